@@ -1,0 +1,49 @@
+"""The errors that the library raises; all are ``ValueError``, so one ``except`` catches bad input.
+
+Every message names the argument, its value and what is allowed. An error is raised before any
+state changes.
+"""
+
+from __future__ import annotations
+
+
+class K3Error(ValueError):
+    """Base of all errors raised by k3core."""
+
+
+class PageError(K3Error):
+    """A page id is foreign, free, shared, out of range or of the wrong kind."""
+
+
+class PoolExhausted(K3Error):
+    """A page pool has fewer free pages than an allocation needs; nothing was allocated."""
+
+
+class CacheError(K3Error):
+    """A prefix cache was asked for something its rules forbid."""
+
+
+class BudgetError(K3Error):
+    """An admission budget or weight is impossible, or a ticket is released twice."""
+
+
+class CapacityError(K3Error):
+    """A model, parallel degree or dtype cannot be served as described."""
+
+
+class TraceError(K3Error):
+    """A request trace has a bad line.
+
+    Attributes:
+        line: 1-based line number in the (decompressed) file, or None when the whole file is bad.
+    """
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message if line is None else f"line {line}: {message}")
+        self.line = line
+
+
+def require(condition: bool, message: str, error: type[K3Error] = K3Error) -> None:
+    """Raise ``error(message)`` unless ``condition`` holds."""
+    if not condition:
+        raise error(message)

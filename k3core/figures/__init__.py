@@ -1,0 +1,1 @@
+"""Figures: tidy tables in, named Altair charts out. They know columns, never mechanisms."""

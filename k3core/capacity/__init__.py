@@ -1,0 +1,1 @@
+"""Capacity: what a request costs in bytes, from published model sizes."""

@@ -1,0 +1,44 @@
+"""The URL is the truth: a page's controls live in its query string and nowhere else.
+
+Plain widget keys lose their values on a page switch, and Streamlit's own query binding loses the
+values of a link once the reader changes the page. So each run compares the URL with the copy saved
+at the end of the last run: a difference means that the reader loaded a link, went back or forward,
+and the URL wins; otherwise the widgets' values win and are written to the URL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import streamlit as st
+
+_SAVED = "_url_saved"
+
+
+class UrlState:
+    """The query of one run: what it held at the start and what it will hold at the end."""
+
+    def __init__(self) -> None:
+        self.incoming: dict[str, str] = {key: st.query_params[key] for key in st.query_params}
+        self.changed = self.incoming != st.session_state.get(_SAVED)
+        self.outgoing = dict(self.incoming)
+
+    def write(self, values: Mapping[str, str | None]) -> None:
+        """Put values into the URL; None removes a key (its default needs no place there)."""
+        for key, value in values.items():
+            if value is None:
+                self.outgoing.pop(key, None)
+            else:
+                self.outgoing[key] = value
+        current = {key: st.query_params[key] for key in st.query_params}
+        if current != self.outgoing:
+            st.query_params.from_dict(self.outgoing)
+        st.session_state[_SAVED] = dict(self.outgoing)
+
+
+def clear() -> None:
+    """Forget every control: empty the URL (the language stays) and the session's values."""
+    lang = st.query_params.get("lang")
+    for key in list(st.session_state.keys()):
+        del st.session_state[key]
+    st.query_params.from_dict({"lang": lang} if lang else {})

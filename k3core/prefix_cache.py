@@ -1,0 +1,697 @@
+"""Two-stage prefix cache of a hybrid model: MLA blocks by chained hash, KDA states by boundary.
+
+An MLA layer can resume anywhere its blocks are kept; a KDA layer only where its state was saved.
+A prompt therefore reuses a prefix that ends at a block boundary where both halves exist:
+
+* stage 1 walks the prompt left to right, one block of ``hash_block_tokens`` at a time, as long as
+  the block's chained hash is known and ready: the deepest MLA match;
+* stage 2 walks back from there to the first boundary at which *every* KDA group has a checkpoint
+  (a state without its siblings is useless: K3 report 5.4.1);
+* at most ``n - 1`` of ``n`` tokens are reused, because the last one must be computed for its
+  logits. So the deepest usable boundary is ``(n - 1) // B * B``.
+
+Life cycle of one prompt, as an engine drives it::
+
+    hit = cache.lookup(tokens)                  # before any allocation; changes nothing
+    ticket = cache.register(tokens, pages)      # blocks are known, not visible
+    ...                                         # prefill one chunk: the bytes are written
+    cache.mark_ready(ticket, chunk_end)         # MLA blocks up to chunk_end become visible
+    for group in range(cache.num_kda_groups):   # state after exactly chunk_end tokens
+        cache.persist_checkpoint(ticket, chunk_end, group, state_handle)
+    cache.lookup(tokens)                        # sees the boundary chunk_end
+    cache.abort(ticket)                         # instead, on failure: as if never registered
+
+``persist_checkpoint`` may also come before ``mark_ready``: the checkpoint then becomes visible
+together with the block of its boundary, never earlier.
+
+Payloads (page ids, state handles) are opaque and belong to the caller; the cache hands back those
+of a hit, and those that it drops on eviction.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from k3core.errors import CacheError, require
+
+ROOT_PARENT = b""
+"""Parent of the first block of every chain."""
+
+NO_CHECKPOINT = "no_checkpoint"
+GROUP_MISSING = "group_missing"
+LAST_TOKEN = "last_token"
+NOT_READY = "not_ready"
+REASONS = (NO_CHECKPOINT, GROUP_MISSING, LAST_TOKEN, NOT_READY)
+"""Why a prefix that is known is not reused; see ``PrefixHit.reason``."""
+
+_MLA = -1  # slot index of the MLA block itself; KDA groups are 0, 1, ...
+
+
+def token_bytes(tokens: Any) -> bytes:
+    """Token ids as little-endian int64, 8 bytes each.
+
+    Args:
+        tokens: one-dimensional; a list, tuple, range, numpy array or torch tensor of integers.
+
+    Raises:
+        CacheError: not one-dimensional, not integers, or an id outside int64.
+    """
+    if isinstance(tokens, (list, tuple, range)):
+        try:
+            buffer = array("q", tokens)
+        except (TypeError, OverflowError) as error:
+            raise CacheError(f"tokens must be integers within int64: {error}") from error
+        if sys.byteorder == "big":
+            buffer.byteswap()
+        return buffer.tobytes()
+    if hasattr(tokens, "detach"):
+        tokens = tokens.detach().cpu().numpy()
+    ids = np.asarray(tokens)
+    require(ids.ndim == 1, f"tokens must have one dimension; shape is {ids.shape}", CacheError)
+    require(
+        ids.dtype.kind in "iu" or ids.size == 0,
+        f"tokens must be integers; dtype is {ids.dtype}",
+        CacheError,
+    )
+    if ids.dtype.kind == "u" and ids.size:
+        require(int(ids.max()) < 2**63, f"token id {int(ids.max())} is outside int64", CacheError)
+    return ids.astype("<i8").tobytes()
+
+
+def chained_hash(parent: bytes, tokens: Any) -> bytes:
+    """``sha256(parent + tokens as little-endian int64)``, 32 bytes.
+
+    Because the parent is the hash of everything before, equal hashes mean equal prefixes, not
+    merely equal blocks. The root parent is ``b""``. Stable across processes and machines, unlike
+    ``hash()``.
+
+    Raises:
+        CacheError: ``tokens`` are not one-dimensional integers, or ``parent`` is not bytes.
+    """
+    require(
+        isinstance(parent, bytes), f"parent must be bytes, not {type(parent).__name__}", CacheError
+    )
+    return sha256(parent + token_bytes(tokens)).digest()
+
+
+class PromptHashes:
+    """The chained block hashes of one prompt; grows with it and never hashes a block twice.
+
+    Every method of ``PrefixCache`` that takes tokens also takes this object. Only full blocks have
+    a hash.
+
+    Args:
+        tokens: first token ids, see ``token_bytes``.
+        hash_block_tokens: tokens per block.
+        root: parent of the first block.
+    """
+
+    __slots__ = ("_hashes", "_num_tokens", "_root", "_tail", "hash_block_tokens")
+
+    def __init__(
+        self, tokens: Any = (), hash_block_tokens: int = 512, root: bytes = ROOT_PARENT
+    ) -> None:
+        _require_positive("hash_block_tokens", hash_block_tokens)
+        require(isinstance(root, bytes), f"root={root!r} must be bytes", CacheError)
+        self.hash_block_tokens = hash_block_tokens
+        self._hashes: list[bytes] = []
+        self._num_tokens = 0
+        self._root = root
+        self._tail: bytes | None = b""
+        self.append(tokens)
+
+    @classmethod
+    def from_hashes(
+        cls, block_hashes: Iterable[bytes], num_tokens: int, hash_block_tokens: int = 512
+    ) -> PromptHashes:
+        """A prompt known only by the hashes of its full blocks, such as one from a trace.
+
+        Raises:
+            CacheError: the count is not ``num_tokens // hash_block_tokens``, or a hash is no bytes.
+        """
+        prompt = cls((), hash_block_tokens)
+        hashes = list(block_hashes)
+        require(
+            all(isinstance(one, bytes) for one in hashes), "block_hashes must be bytes", CacheError
+        )
+        require(
+            num_tokens >= 0 and len(hashes) == num_tokens // hash_block_tokens,
+            f"{len(hashes)} block_hashes given; num_tokens={num_tokens} with "
+            f"hash_block_tokens={hash_block_tokens} has {num_tokens // hash_block_tokens}",
+            CacheError,
+        )
+        prompt._hashes = hashes
+        prompt._num_tokens = num_tokens
+        prompt._tail = None
+        return prompt
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens so far, those of the last partial block included."""
+        return self._num_tokens
+
+    @property
+    def block_hashes(self) -> tuple[bytes, ...]:
+        """One 32-byte hash per full block, in order."""
+        return tuple(self._hashes)
+
+    def append(self, tokens: Any) -> None:
+        """Adds tokens at the end; hashes only the blocks that they complete.
+
+        Raises:
+            CacheError: bad tokens, or the prompt was built by ``from_hashes``.
+        """
+        require(
+            self._tail is not None,
+            "a prompt built from hashes cannot grow: the tokens of its last block are unknown",
+            CacheError,
+        )
+        added = token_bytes(tokens)
+        data = self._tail + added if self._tail else added
+        view = memoryview(data)
+        step = 8 * self.hash_block_tokens
+        parent = self._hashes[-1] if self._hashes else self._root
+        whole = len(data) // step * step
+        for start in range(0, whole, step):
+            digest = sha256(parent)
+            digest.update(view[start : start + step])
+            parent = digest.digest()
+            self._hashes.append(parent)
+        self._tail = data[whole:]
+        self._num_tokens += len(added) // 8
+
+
+def retained_boundaries(
+    num_tokens: int,
+    hash_block_tokens: int = 512,
+    interval_blocks: int = 1,
+    junctions: Iterable[int] = (),
+) -> tuple[int, ...]:
+    """Boundaries at which a prompt of ``num_tokens`` leaves KDA checkpoints, ascending.
+
+    The replay boundary ``(num_tokens - 1) // B * B`` is always kept: it is where the same prompt,
+    sent again, resumes. ``interval_blocks = k > 0`` adds one checkpoint every k blocks (1 is
+    dense), 0 adds none. A junction (a position where two prompts part) is floored to its block;
+    one outside the prompt is ignored. The rule is that of vLLM 0.33 (retention interval).
+
+    Raises:
+        CacheError: a negative argument, or ``hash_block_tokens`` below 1.
+    """
+    _require_positive("hash_block_tokens", hash_block_tokens)
+    for name, value in (("num_tokens", num_tokens), ("interval_blocks", interval_blocks)):
+        require(value >= 0, f"{name}={value} must not be negative", CacheError)
+    block = hash_block_tokens
+    kept = {max(num_tokens - 1, 0) // block * block}
+    if interval_blocks:
+        kept.update(range(interval_blocks * block, num_tokens + 1, interval_blocks * block))
+    kept.update(at // block * block for at in junctions if 0 < at <= num_tokens)
+    kept.discard(0)
+    return tuple(sorted(kept))
+
+
+class Registration(NamedTuple):
+    """Ticket of one ``register`` call; names whose bytes are meant when prompts overlap."""
+
+    number: int
+    block_hashes: tuple[bytes, ...]
+
+
+class Published(NamedTuple):
+    """What one ``mark_ready`` made visible of its registration's own payloads.
+
+    Attributes:
+        block_hashes: MLA blocks.
+        checkpoints: (hash of the block that ends at the boundary, group).
+    """
+
+    block_hashes: tuple[bytes, ...]
+    checkpoints: tuple[tuple[bytes, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixHit:
+    """What one lookup found.
+
+    Attributes:
+        hit: a usable boundary exists.
+        matched_tokens: the usable boundary, 0 on a miss; never above ``num_tokens - 1``.
+        checkpoint: the same boundary, None on a miss.
+        mla_tokens: deepest stage-1 match: tokens whose MLA blocks are known and ready. Not capped,
+            so it can equal ``num_tokens``.
+        reason: why known tokens are not reused. When ``matched_tokens < mla_tokens``:
+            ``group_missing`` (a boundary in between has some groups, not all), ``no_checkpoint``
+            (none there has any) or ``last_token`` (only the last-token rule stands in the way).
+            Otherwise ``not_ready`` when stage 1 ended at a block whose bytes are not written yet,
+            and None when everything known is reused.
+        num_tokens: length of the prompt.
+        registered_tokens: where stage 1 would have ended had every known block been ready.
+        hash_block_tokens: tokens per block.
+        num_kda_groups: groups that a boundary needs.
+        missing_groups: for each boundary that stage 2 passed over, the KDA groups without a
+            checkpoint there.
+        block_hashes: of every full block of the prompt.
+        block_payloads: of the reused blocks, in order.
+        checkpoint_payloads: one per KDA group; empty on a miss.
+    """
+
+    hit: bool
+    matched_tokens: int
+    checkpoint: int | None
+    mla_tokens: int
+    reason: str | None
+    num_tokens: int
+    registered_tokens: int
+    hash_block_tokens: int
+    num_kda_groups: int
+    missing_groups: Mapping[int, tuple[int, ...]]
+    block_hashes: tuple[bytes, ...]
+    block_payloads: tuple[Any, ...]
+    checkpoint_payloads: tuple[Any, ...]
+
+    @property
+    def cap_tokens(self) -> int:
+        """Deepest boundary that the last-token rule allows, ``(n - 1) // B * B``."""
+        return max(self.num_tokens - 1, 0) // self.hash_block_tokens * self.hash_block_tokens
+
+    @property
+    def junction_tokens(self) -> int:
+        """Deepest boundary at which a full set of checkpoints would have been reused."""
+        return min(self.mla_tokens, self.cap_tokens)
+
+    @property
+    def partial_tokens(self) -> int:
+        """Deepest passed-over boundary with some but not all groups; ``matched_tokens`` if none."""
+        some = [at for at, gone in self.missing_groups.items() if len(gone) < self.num_kda_groups]
+        return max(some, default=self.matched_tokens)
+
+    def loss_account(self) -> dict[str, int]:
+        """Splits the prompt into tokens: ``reused``, one entry per loss reason, ``new``.
+
+        Each token has one reason and the sum is ``num_tokens``. Tokens up to the deepest boundary
+        with some groups are lost to ``group_missing``, those after it to ``no_checkpoint``.
+        """
+        return {
+            "reused": self.matched_tokens,
+            GROUP_MISSING: self.partial_tokens - self.matched_tokens,
+            NO_CHECKPOINT: self.junction_tokens - self.partial_tokens,
+            LAST_TOKEN: self.mla_tokens - self.junction_tokens,
+            NOT_READY: self.registered_tokens - self.mla_tokens,
+            "new": self.num_tokens - self.registered_tokens,
+        }
+
+
+class _Slot:
+    """One cached thing, an MLA block or a group's checkpoint: ready, or pending per ticket."""
+
+    __slots__ = ("payload", "pending", "ready")
+
+    def __init__(self) -> None:
+        self.ready = False
+        self.payload: Any = None
+        self.pending: dict[int, Any] = {}
+
+
+class PrefixCache:
+    """Which prefixes are cached, and where a prompt can resume.
+
+    Wherever a method takes ``tokens`` it takes token ids (list, tuple, numpy, torch), a
+    ``PromptHashes`` or the ``Registration`` that ``register`` returned. Two prompts in flight may
+    share blocks; each then keeps its own pending payload, and the first to become ready stays.
+    Given token ids instead of a ticket, the oldest pending registration of the deepest pending
+    block is meant.
+
+    Args:
+        hash_block_tokens: tokens per block, the unit of both stages.
+        num_kda_groups: KDA groups that must be restored together.
+    """
+
+    def __init__(self, hash_block_tokens: int = 512, num_kda_groups: int = 1) -> None:
+        _require_positive("hash_block_tokens", hash_block_tokens)
+        _require_positive("num_kda_groups", num_kda_groups)
+        self.hash_block_tokens = hash_block_tokens
+        self.num_kda_groups = num_kda_groups
+        self._slots: dict[tuple[bytes, int], _Slot] = {}
+        self._tickets: dict[int, list[tuple[bytes, int]]] = {}  # ticket -> its pending slots
+        self._next_ticket = 0
+
+    def hashes(self, tokens: Any) -> tuple[bytes, ...]:
+        """Chained hashes of the full blocks of ``tokens``.
+
+        Raises:
+            CacheError: bad tokens, or a ``PromptHashes`` with another block size.
+        """
+        if isinstance(tokens, Registration):
+            return tokens.block_hashes
+        return self._prompt(tokens).block_hashes
+
+    def lookup(self, tokens: Any) -> PrefixHit:
+        """The longest reusable prefix of a prompt. Changes nothing."""
+        prompt = self._prompt(tokens)
+        hashes = prompt.block_hashes
+        slots, block = self._slots, self.hash_block_tokens
+
+        matched_blocks = 0
+        for one in hashes:
+            slot = slots.get((one, _MLA))
+            if slot is None or not slot.ready:
+                break
+            matched_blocks += 1
+        known_blocks = matched_blocks
+        while known_blocks < len(hashes) and (hashes[known_blocks], _MLA) in slots:
+            known_blocks += 1
+
+        cap_blocks = max(prompt.num_tokens - 1, 0) // block
+        missing: dict[int, tuple[int, ...]] = {}
+        usable = min(matched_blocks, cap_blocks)
+        while usable:
+            gone = self._missing_groups(hashes[usable - 1])
+            if not gone:
+                break
+            missing[usable * block] = gone
+            usable -= 1
+
+        if usable < min(matched_blocks, cap_blocks):
+            some = any(len(gone) < self.num_kda_groups for gone in missing.values())
+            reason: str | None = GROUP_MISSING if some else NO_CHECKPOINT
+        elif usable < matched_blocks:
+            reason = LAST_TOKEN
+        else:
+            reason = NOT_READY if known_blocks > matched_blocks else None
+        return PrefixHit(
+            hit=usable > 0,
+            matched_tokens=usable * block,
+            checkpoint=usable * block if usable else None,
+            mla_tokens=matched_blocks * block,
+            reason=reason,
+            num_tokens=prompt.num_tokens,
+            registered_tokens=known_blocks * block,
+            hash_block_tokens=block,
+            num_kda_groups=self.num_kda_groups,
+            missing_groups=MappingProxyType(missing),
+            block_hashes=hashes,
+            block_payloads=tuple(slots[one, _MLA].payload for one in hashes[:usable]),
+            checkpoint_payloads=tuple(
+                slots[hashes[usable - 1], group].payload for group in range(self.num_kda_groups)
+            )
+            if usable
+            else (),
+        )
+
+    def register(self, tokens: Any, block_payloads: Sequence[Any] | None = None) -> Registration:
+        """Announces the full blocks of a prompt whose bytes are about to be written.
+
+        Nothing becomes visible, and a block that is ready stays ready.
+
+        Args:
+            block_payloads: one per full block; None stores None.
+
+        Raises:
+            CacheError: bad tokens, or a wrong number of payloads.
+        """
+        hashes = self.hashes(tokens)
+        require(
+            block_payloads is None or len(block_payloads) == len(hashes),
+            f"block_payloads has {len(block_payloads or ())} entries; "
+            f"the prompt has {len(hashes)} full blocks",
+            CacheError,
+        )
+        ticket = self._next_ticket
+        self._next_ticket += 1
+        for index, one in enumerate(hashes):
+            slot = self._slots.get((one, _MLA))
+            if slot is None or not slot.ready:
+                self._add_pending(
+                    (one, _MLA), ticket, None if block_payloads is None else block_payloads[index]
+                )
+        return Registration(ticket, hashes)
+
+    def mark_ready(self, tokens: Any, num_tokens: int | None = None) -> Published:
+        """Makes a registration's blocks visible, after their bytes are written.
+
+        Checkpoints that the same registration persisted at these blocks appear with them.
+
+        Args:
+            num_tokens: only the blocks that end at or before this position; None is all.
+
+        Returns:
+            The blocks and checkpoints that now serve this registration's payload. Where another
+            registration was ready first, its payload stays and this one's is dropped.
+
+        Raises:
+            CacheError: a block is not registered (any more), or ``num_tokens`` is negative.
+        """
+        hashes = self.hashes(tokens)
+        if num_tokens is not None:
+            require(num_tokens >= 0, f"num_tokens={num_tokens} must not be negative", CacheError)
+            hashes = hashes[: num_tokens // self.hash_block_tokens]
+        ticket = self._ticket_of(tokens, hashes)
+        if isinstance(tokens, Registration):
+            held = [self._holds(one, ticket) for one in hashes]
+            require(
+                any(held) or all(self.block_state(one) == "ready" for one in hashes),
+                f"mark_ready: registration {ticket} holds no block (aborted?)",
+                CacheError,
+            )
+        else:
+            self._require_registered(hashes, "mark_ready")
+        blocks, checkpoints = [], []
+        for one in hashes:
+            if self._publish((one, _MLA), ticket):
+                blocks.append(one)
+            checkpoints += [
+                (one, group)
+                for group in range(self.num_kda_groups)
+                if self._publish((one, group), ticket)
+            ]
+        return Published(tuple(blocks), tuple(checkpoints))
+
+    def persist_checkpoint(
+        self, tokens: Any, boundary: int, group: int, payload: Any = None
+    ) -> bool:
+        """Stores the state of one KDA group after exactly ``boundary`` tokens.
+
+        Call it after the state's bytes are written. A published checkpoint is immutable: if the
+        group has one at this boundary, it stays.
+
+        Args:
+            boundary: token position, a multiple of ``hash_block_tokens``.
+            group: KDA group, 0 .. num_kda_groups - 1.
+            payload: the caller's handle of the state (and its convolution window).
+
+        Returns:
+            True when the payload was kept, False when an equal checkpoint already stood there.
+
+        Raises:
+            CacheError: boundary off the grid or beyond the full blocks, unknown group, or a block
+                up to the boundary that is not registered. Nothing is stored.
+        """
+        hashes = self.hashes(tokens)
+        block = self.hash_block_tokens
+        require(
+            boundary > 0 and boundary % block == 0 and boundary <= len(hashes) * block,
+            f"boundary={boundary} must be a multiple of {block} in {block}..{len(hashes) * block}",
+            CacheError,
+        )
+        self._require_group(group)
+        path = hashes[: boundary // block]
+        ticket = self._ticket_of(tokens, path)
+        visible = self.block_state(path[-1]) == "ready"
+        if isinstance(tokens, Registration):
+            require(
+                visible or self._holds(path[-1], ticket),
+                f"persist_checkpoint: registration {ticket} holds no block that ends at {boundary}",
+                CacheError,
+            )
+        else:
+            self._require_registered(path, "persist_checkpoint")
+        key = (path[-1], group)
+        slot = self._slots.get(key)
+        if slot is not None and slot.ready:
+            return False
+        if not visible:
+            if slot is not None and ticket in slot.pending:
+                return False
+            self._add_pending(key, ticket, payload)
+        else:
+            slot = self._slots.setdefault(key, _Slot())
+            slot.ready, slot.payload = True, payload
+        return True
+
+    def abort(self, tokens: Any) -> tuple[Any, ...]:
+        """Forgets what a registration has not made ready, as if it had never been registered.
+
+        Blocks and checkpoints that are visible stay. Aborting twice does nothing.
+
+        Returns:
+            The payloads forgotten, blocks and checkpoints.
+        """
+        hashes = self.hashes(tokens)
+        ticket = self._ticket_of(tokens, hashes)
+        dropped = []
+        for key in self._tickets.pop(ticket, []):
+            slot = self._slots[key]
+            dropped.append(slot.pending.pop(ticket))
+            self._drop_if_empty(key)
+        return tuple(dropped)
+
+    def evict_block(self, block_hash: bytes) -> Any:
+        """Removes one ready MLA block, whose bytes are about to be overwritten.
+
+        Deeper blocks and all checkpoints stay, out of reach until the block is back (vLLM does
+        the same).
+
+        Returns:
+            Its payload.
+
+        Raises:
+            CacheError: no such block is ready.
+        """
+        return self._evict((block_hash, _MLA), "block")
+
+    def evict_checkpoint(self, block_hash: bytes, group: int) -> Any:
+        """Removes one group's checkpoint at the boundary that ``block_hash`` ends.
+
+        The boundary is then unusable, although the other groups' checkpoints stay.
+
+        Returns:
+            Its payload.
+
+        Raises:
+            CacheError: no such checkpoint is visible, or the group is unknown.
+        """
+        self._require_group(group)
+        return self._evict((block_hash, group), f"checkpoint of group {group}")
+
+    @property
+    def num_blocks(self) -> int:
+        """Ready MLA blocks."""
+        return sum(slot.ready for (_, kind), slot in self._slots.items() if kind == _MLA)
+
+    @property
+    def num_pending_blocks(self) -> int:
+        """MLA blocks registered by someone and not ready."""
+        return sum(not slot.ready for (_, kind), slot in self._slots.items() if kind == _MLA)
+
+    @property
+    def num_checkpoints(self) -> int:
+        """Visible checkpoints, each group counted."""
+        return sum(slot.ready for (_, kind), slot in self._slots.items() if kind != _MLA)
+
+    def checkpoint_groups(self, block_hash: bytes) -> tuple[int, ...]:
+        """Groups with a visible checkpoint at the boundary that ``block_hash`` ends."""
+        gone = self._missing_groups(block_hash)
+        return tuple(group for group in range(self.num_kda_groups) if group not in gone)
+
+    def block_state(self, block_hash: bytes) -> str:
+        """``ready``, ``pending`` or ``absent``."""
+        slot = self._slots.get((block_hash, _MLA))
+        return "absent" if slot is None else "ready" if slot.ready else "pending"
+
+    def check(self) -> None:
+        """Verifies that tickets and slots agree.
+
+        Raises:
+            CacheError: naming what is wrong.
+        """
+        owned = {(ticket, key) for ticket, keys in self._tickets.items() for key in keys}
+        held = {(ticket, key) for key, slot in self._slots.items() for ticket in slot.pending}
+        require(owned == held, f"tickets and slots disagree about {owned ^ held}", CacheError)
+        empty = [key for key, slot in self._slots.items() if not slot.ready and not slot.pending]
+        require(not empty, f"slots without content: {empty}", CacheError)
+
+    def _prompt(self, tokens: Any) -> PromptHashes:
+        if not isinstance(tokens, PromptHashes):
+            return PromptHashes(tokens, self.hash_block_tokens)
+        require(
+            tokens.hash_block_tokens == self.hash_block_tokens,
+            f"tokens are hashed in blocks of {tokens.hash_block_tokens}; "
+            f"this cache has hash_block_tokens={self.hash_block_tokens}",
+            CacheError,
+        )
+        return tokens
+
+    def _missing_groups(self, block_hash: bytes) -> tuple[int, ...]:
+        slots = self._slots
+        return tuple(
+            group
+            for group in range(self.num_kda_groups)
+            if (slot := slots.get((block_hash, group))) is None or not slot.ready
+        )
+
+    def _require_registered(self, hashes: Sequence[bytes], action: str) -> None:
+        for index, one in enumerate(hashes):
+            require(
+                (one, _MLA) in self._slots,
+                f"{action}: the block that ends at {(index + 1) * self.hash_block_tokens} "
+                "is not registered",
+                CacheError,
+            )
+
+    def _require_group(self, group: int) -> None:
+        require(
+            isinstance(group, int) and 0 <= group < self.num_kda_groups,
+            f"group={group!r} must be an integer in 0..{self.num_kda_groups - 1}",
+            CacheError,
+        )
+
+    def _holds(self, block_hash: bytes, ticket: int) -> bool:
+        slot = self._slots.get((block_hash, _MLA))
+        return slot is not None and ticket in slot.pending
+
+    def _ticket_of(self, tokens: Any, hashes: Sequence[bytes]) -> int:
+        if isinstance(tokens, Registration):
+            return tokens.number
+        for one in reversed(hashes):
+            slot = self._slots.get((one, _MLA))
+            if slot is not None and slot.pending:
+                return min(slot.pending)
+        return -1
+
+    def _add_pending(self, key: tuple[bytes, int], ticket: int, payload: Any) -> None:
+        slot = self._slots.setdefault(key, _Slot())
+        if ticket not in slot.pending:
+            slot.pending[ticket] = payload
+            self._tickets.setdefault(ticket, []).append(key)
+
+    def _publish(self, key: tuple[bytes, int], ticket: int) -> bool:
+        slot = self._slots.get(key)
+        if slot is None or ticket not in slot.pending:
+            return False
+        payload = slot.pending.pop(ticket)
+        keys = self._tickets[ticket]
+        keys.remove(key)
+        if not keys:
+            del self._tickets[ticket]
+        if slot.ready:
+            return False
+        slot.ready, slot.payload = True, payload
+        return True
+
+    def _evict(self, key: tuple[bytes, int], name: str) -> Any:
+        slot = self._slots.get(key)
+        if slot is None or not slot.ready:
+            raise CacheError(f"no {name} is visible under hash {key[0].hex()[:12]}")
+        payload, slot.ready, slot.payload = slot.payload, False, None
+        self._drop_if_empty(key)
+        return payload
+
+    def _drop_if_empty(self, key: tuple[bytes, int]) -> None:
+        slot = self._slots[key]
+        if not slot.ready and not slot.pending:
+            del self._slots[key]
+
+
+def _require_positive(name: str, value: int) -> None:
+    require(
+        isinstance(value, int) and not isinstance(value, bool) and value >= 1,
+        f"{name}={value!r} must be a positive integer",
+        CacheError,
+    )

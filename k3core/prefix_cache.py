@@ -30,191 +30,40 @@ of a hit, and those that it drops on eviction.
 
 from __future__ import annotations
 
-import sys
-from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from hashlib import sha256
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from k3core.block_hash import ROOT_PARENT, PromptHashes, chained_hash, require_positive, token_bytes
 from k3core.errors import CacheError, require
+from k3core.prefix_hit import (
+    GROUP_MISSING,
+    LAST_TOKEN,
+    NO_CHECKPOINT,
+    NOT_READY,
+    REASONS,
+    PrefixHit,
+)
+from k3core.retention import retained_boundaries
 
-ROOT_PARENT = b""
-"""Parent of the first block of every chain."""
-
-NO_CHECKPOINT = "no_checkpoint"
-GROUP_MISSING = "group_missing"
-LAST_TOKEN = "last_token"
-NOT_READY = "not_ready"
-REASONS = (NO_CHECKPOINT, GROUP_MISSING, LAST_TOKEN, NOT_READY)
-"""Why a prefix that is known is not reused; see ``PrefixHit.reason``."""
+__all__ = [
+    "GROUP_MISSING",
+    "LAST_TOKEN",
+    "NOT_READY",
+    "NO_CHECKPOINT",
+    "REASONS",
+    "ROOT_PARENT",
+    "PrefixCache",
+    "PrefixHit",
+    "PromptHashes",
+    "Published",
+    "Registration",
+    "chained_hash",
+    "retained_boundaries",
+    "token_bytes",
+]
 
 _MLA = -1  # slot index of the MLA block itself; KDA groups are 0, 1, ...
-
-
-def token_bytes(tokens: Any) -> bytes:
-    """Token ids as little-endian int64, 8 bytes each.
-
-    Args:
-        tokens: one-dimensional; a list, tuple, range, numpy array or torch tensor of integers.
-
-    Raises:
-        CacheError: not one-dimensional, not integers, or an id outside int64.
-    """
-    if isinstance(tokens, (list, tuple, range)):
-        try:
-            buffer = array("q", tokens)
-        except (TypeError, OverflowError) as error:
-            raise CacheError(f"tokens must be integers within int64: {error}") from error
-        if sys.byteorder == "big":
-            buffer.byteswap()
-        return buffer.tobytes()
-    if hasattr(tokens, "detach"):
-        tokens = tokens.detach().cpu().numpy()
-    ids = np.asarray(tokens)
-    require(ids.ndim == 1, f"tokens must have one dimension; shape is {ids.shape}", CacheError)
-    require(
-        ids.dtype.kind in "iu" or ids.size == 0,
-        f"tokens must be integers; dtype is {ids.dtype}",
-        CacheError,
-    )
-    if ids.dtype.kind == "u" and ids.size:
-        require(int(ids.max()) < 2**63, f"token id {int(ids.max())} is outside int64", CacheError)
-    return ids.astype("<i8").tobytes()
-
-
-def chained_hash(parent: bytes, tokens: Any) -> bytes:
-    """``sha256(parent + tokens as little-endian int64)``, 32 bytes.
-
-    Because the parent is the hash of everything before, equal hashes mean equal prefixes, not
-    merely equal blocks. The root parent is ``b""``. Stable across processes and machines, unlike
-    ``hash()``.
-
-    Raises:
-        CacheError: ``tokens`` are not one-dimensional integers, or ``parent`` is not bytes.
-    """
-    require(
-        isinstance(parent, bytes), f"parent must be bytes, not {type(parent).__name__}", CacheError
-    )
-    return sha256(parent + token_bytes(tokens)).digest()
-
-
-class PromptHashes:
-    """The chained block hashes of one prompt; grows with it and never hashes a block twice.
-
-    Every method of ``PrefixCache`` that takes tokens also takes this object. Only full blocks have
-    a hash.
-
-    Args:
-        tokens: first token ids, see ``token_bytes``.
-        hash_block_tokens: tokens per block.
-        root: parent of the first block.
-    """
-
-    __slots__ = ("_hashes", "_num_tokens", "_root", "_tail", "hash_block_tokens")
-
-    def __init__(
-        self, tokens: Any = (), hash_block_tokens: int = 512, root: bytes = ROOT_PARENT
-    ) -> None:
-        _require_positive("hash_block_tokens", hash_block_tokens)
-        require(isinstance(root, bytes), f"root={root!r} must be bytes", CacheError)
-        self.hash_block_tokens = hash_block_tokens
-        self._hashes: list[bytes] = []
-        self._num_tokens = 0
-        self._root = root
-        self._tail: bytes | None = b""
-        self.append(tokens)
-
-    @classmethod
-    def from_hashes(
-        cls, block_hashes: Iterable[bytes], num_tokens: int, hash_block_tokens: int = 512
-    ) -> PromptHashes:
-        """A prompt known only by the hashes of its full blocks, such as one from a trace.
-
-        Raises:
-            CacheError: the count is not ``num_tokens // hash_block_tokens``, or a hash is no bytes.
-        """
-        prompt = cls((), hash_block_tokens)
-        hashes = list(block_hashes)
-        require(
-            all(isinstance(one, bytes) for one in hashes), "block_hashes must be bytes", CacheError
-        )
-        require(
-            num_tokens >= 0 and len(hashes) == num_tokens // hash_block_tokens,
-            f"{len(hashes)} block_hashes given; num_tokens={num_tokens} with "
-            f"hash_block_tokens={hash_block_tokens} has {num_tokens // hash_block_tokens}",
-            CacheError,
-        )
-        prompt._hashes = hashes
-        prompt._num_tokens = num_tokens
-        prompt._tail = None
-        return prompt
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens so far, those of the last partial block included."""
-        return self._num_tokens
-
-    @property
-    def block_hashes(self) -> tuple[bytes, ...]:
-        """One 32-byte hash per full block, in order."""
-        return tuple(self._hashes)
-
-    def append(self, tokens: Any) -> None:
-        """Adds tokens at the end; hashes only the blocks that they complete.
-
-        Raises:
-            CacheError: bad tokens, or the prompt was built by ``from_hashes``.
-        """
-        require(
-            self._tail is not None,
-            "a prompt built from hashes cannot grow: the tokens of its last block are unknown",
-            CacheError,
-        )
-        added = token_bytes(tokens)
-        data = self._tail + added if self._tail else added
-        view = memoryview(data)
-        step = 8 * self.hash_block_tokens
-        parent = self._hashes[-1] if self._hashes else self._root
-        whole = len(data) // step * step
-        for start in range(0, whole, step):
-            digest = sha256(parent)
-            digest.update(view[start : start + step])
-            parent = digest.digest()
-            self._hashes.append(parent)
-        self._tail = data[whole:]
-        self._num_tokens += len(added) // 8
-
-
-def retained_boundaries(
-    num_tokens: int,
-    hash_block_tokens: int = 512,
-    interval_blocks: int = 1,
-    junctions: Iterable[int] = (),
-) -> tuple[int, ...]:
-    """Boundaries at which a prompt of ``num_tokens`` leaves KDA checkpoints, ascending.
-
-    The replay boundary ``(num_tokens - 1) // B * B`` is always kept: it is where the same prompt,
-    sent again, resumes. ``interval_blocks = k > 0`` adds one checkpoint every k blocks (1 is
-    dense), 0 adds none. A junction (a position where two prompts part) is floored to its block;
-    one outside the prompt is ignored. The rule is that of vLLM 0.33 (retention interval).
-
-    Raises:
-        CacheError: a negative argument, or ``hash_block_tokens`` below 1.
-    """
-    _require_positive("hash_block_tokens", hash_block_tokens)
-    for name, value in (("num_tokens", num_tokens), ("interval_blocks", interval_blocks)):
-        require(value >= 0, f"{name}={value} must not be negative", CacheError)
-    block = hash_block_tokens
-    kept = {max(num_tokens - 1, 0) // block * block}
-    if interval_blocks:
-        kept.update(range(interval_blocks * block, num_tokens + 1, interval_blocks * block))
-    kept.update(at // block * block for at in junctions if 0 < at <= num_tokens)
-    kept.discard(0)
-    return tuple(sorted(kept))
 
 
 class Registration(NamedTuple):
@@ -236,78 +85,6 @@ class Published(NamedTuple):
     checkpoints: tuple[tuple[bytes, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixHit:
-    """What one lookup found.
-
-    Attributes:
-        hit: a usable boundary exists.
-        matched_tokens: the usable boundary, 0 on a miss; never above ``num_tokens - 1``.
-        checkpoint: the same boundary, None on a miss.
-        mla_tokens: deepest stage-1 match: tokens whose MLA blocks are known and ready. Not capped,
-            so it can equal ``num_tokens``.
-        reason: why known tokens are not reused. When ``matched_tokens < mla_tokens``:
-            ``group_missing`` (a boundary in between has some groups, not all), ``no_checkpoint``
-            (none there has any) or ``last_token`` (only the last-token rule stands in the way).
-            Otherwise ``not_ready`` when stage 1 ended at a block whose bytes are not written yet,
-            and None when everything known is reused.
-        num_tokens: length of the prompt.
-        registered_tokens: where stage 1 would have ended had every known block been ready.
-        hash_block_tokens: tokens per block.
-        num_kda_groups: groups that a boundary needs.
-        missing_groups: for each boundary that stage 2 passed over, the KDA groups without a
-            checkpoint there.
-        block_hashes: of every full block of the prompt.
-        block_payloads: of the reused blocks, in order.
-        checkpoint_payloads: one per KDA group; empty on a miss.
-    """
-
-    hit: bool
-    matched_tokens: int
-    checkpoint: int | None
-    mla_tokens: int
-    reason: str | None
-    num_tokens: int
-    registered_tokens: int
-    hash_block_tokens: int
-    num_kda_groups: int
-    missing_groups: Mapping[int, tuple[int, ...]]
-    block_hashes: tuple[bytes, ...]
-    block_payloads: tuple[Any, ...]
-    checkpoint_payloads: tuple[Any, ...]
-
-    @property
-    def cap_tokens(self) -> int:
-        """Deepest boundary that the last-token rule allows, ``(n - 1) // B * B``."""
-        return max(self.num_tokens - 1, 0) // self.hash_block_tokens * self.hash_block_tokens
-
-    @property
-    def junction_tokens(self) -> int:
-        """Deepest boundary at which a full set of checkpoints would have been reused."""
-        return min(self.mla_tokens, self.cap_tokens)
-
-    @property
-    def partial_tokens(self) -> int:
-        """Deepest passed-over boundary with some but not all groups; ``matched_tokens`` if none."""
-        some = [at for at, gone in self.missing_groups.items() if len(gone) < self.num_kda_groups]
-        return max(some, default=self.matched_tokens)
-
-    def loss_account(self) -> dict[str, int]:
-        """Splits the prompt into tokens: ``reused``, one entry per loss reason, ``new``.
-
-        Each token has one reason and the sum is ``num_tokens``. Tokens up to the deepest boundary
-        with some groups are lost to ``group_missing``, those after it to ``no_checkpoint``.
-        """
-        return {
-            "reused": self.matched_tokens,
-            GROUP_MISSING: self.partial_tokens - self.matched_tokens,
-            NO_CHECKPOINT: self.junction_tokens - self.partial_tokens,
-            LAST_TOKEN: self.mla_tokens - self.junction_tokens,
-            NOT_READY: self.registered_tokens - self.mla_tokens,
-            "new": self.num_tokens - self.registered_tokens,
-        }
-
-
 class _Slot:
     """One cached thing, an MLA block or a group's checkpoint: ready, or pending per ticket."""
 
@@ -322,11 +99,11 @@ class _Slot:
 class PrefixCache:
     """Which prefixes are cached, and where a prompt can resume.
 
-    Wherever a method takes ``tokens`` it takes token ids (list, tuple, numpy, torch), a
-    ``PromptHashes`` or the ``Registration`` that ``register`` returned. Two prompts in flight may
-    share blocks; each then keeps its own pending payload, and the first to become ready stays.
-    Given token ids instead of a ticket, the oldest pending registration of the deepest pending
-    block is meant.
+    Wherever a method takes ``tokens`` it takes token ids (list, tuple, numpy, torch) or a
+    ``PromptHashes``; the methods that follow ``register`` also take the ``Registration`` that it
+    returned. Two prompts in flight may share blocks: each keeps its own pending payload, and the
+    first to become ready stays. Given token ids instead of a ticket, the oldest pending
+    registration of the deepest pending block is meant.
 
     Args:
         hash_block_tokens: tokens per block, the unit of both stages.
@@ -334,12 +111,12 @@ class PrefixCache:
     """
 
     def __init__(self, hash_block_tokens: int = 512, num_kda_groups: int = 1) -> None:
-        _require_positive("hash_block_tokens", hash_block_tokens)
-        _require_positive("num_kda_groups", num_kda_groups)
+        require_positive("hash_block_tokens", hash_block_tokens)
+        require_positive("num_kda_groups", num_kda_groups)
         self.hash_block_tokens = hash_block_tokens
         self.num_kda_groups = num_kda_groups
         self._slots: dict[tuple[bytes, int], _Slot] = {}
-        self._tickets: dict[int, list[tuple[bytes, int]]] = {}  # ticket -> its pending slots
+        self._tickets: dict[int, dict[tuple[bytes, int], None]] = {}  # its pending slots
         self._next_ticket = 0
 
     def hashes(self, tokens: Any) -> tuple[bytes, ...]:
@@ -446,7 +223,8 @@ class PrefixCache:
             registration was ready first, its payload stays and this one's is dropped.
 
         Raises:
-            CacheError: a block is not registered (any more), or ``num_tokens`` is negative.
+            CacheError: a block is not registered, the registration was aborted, or ``num_tokens``
+                is negative. Nothing changes.
         """
         hashes = self.hashes(tokens)
         if num_tokens is not None:
@@ -536,7 +314,7 @@ class PrefixCache:
         hashes = self.hashes(tokens)
         ticket = self._ticket_of(tokens, hashes)
         dropped = []
-        for key in self._tickets.pop(ticket, []):
+        for key in self._tickets.pop(ticket, {}):
             slot = self._slots[key]
             dropped.append(slot.pending.pop(ticket))
             self._drop_if_empty(key)
@@ -637,7 +415,7 @@ class PrefixCache:
 
     def _require_group(self, group: int) -> None:
         require(
-            isinstance(group, int) and 0 <= group < self.num_kda_groups,
+            group in range(self.num_kda_groups),
             f"group={group!r} must be an integer in 0..{self.num_kda_groups - 1}",
             CacheError,
         )
@@ -659,7 +437,7 @@ class PrefixCache:
         slot = self._slots.setdefault(key, _Slot())
         if ticket not in slot.pending:
             slot.pending[ticket] = payload
-            self._tickets.setdefault(ticket, []).append(key)
+            self._tickets.setdefault(ticket, {})[key] = None
 
     def _publish(self, key: tuple[bytes, int], ticket: int) -> bool:
         slot = self._slots.get(key)
@@ -667,7 +445,7 @@ class PrefixCache:
             return False
         payload = slot.pending.pop(ticket)
         keys = self._tickets[ticket]
-        keys.remove(key)
+        del keys[key]
         if not keys:
             del self._tickets[ticket]
         if slot.ready:
@@ -687,11 +465,3 @@ class PrefixCache:
         slot = self._slots[key]
         if not slot.ready and not slot.pending:
             del self._slots[key]
-
-
-def _require_positive(name: str, value: int) -> None:
-    require(
-        isinstance(value, int) and not isinstance(value, bool) and value >= 1,
-        f"{name}={value!r} must be a positive integer",
-        CacheError,
-    )

@@ -1,0 +1,161 @@
+"""Chained block hashes: the name of a whole prefix in 32 bytes.
+
+Re-exported by ``k3core.prefix_cache``, which is where users import them from.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from k3core.errors import CacheError, require
+
+ROOT_PARENT = b""
+"""Parent of the first block of every chain."""
+
+
+def token_bytes(tokens: Any) -> bytes:
+    """Token ids as little-endian int64, 8 bytes each.
+
+    Args:
+        tokens: one-dimensional; a list, tuple, range, numpy array or torch tensor of integers.
+
+    Raises:
+        CacheError: not one-dimensional, not integers, or an id outside int64.
+    """
+    if isinstance(tokens, (list, tuple, range)):
+        try:
+            buffer = array("q", tokens)
+        except (TypeError, OverflowError) as error:
+            raise CacheError(f"tokens must be integers within int64: {error}") from error
+        if sys.byteorder == "big":
+            buffer.byteswap()
+        return buffer.tobytes()
+    if hasattr(tokens, "detach"):
+        tokens = tokens.detach().cpu().numpy()
+    ids = np.asarray(tokens)
+    require(ids.ndim == 1, f"tokens must have one dimension; shape is {ids.shape}", CacheError)
+    require(
+        ids.dtype.kind in "iu" or ids.size == 0,
+        f"tokens must be integers; dtype is {ids.dtype}",
+        CacheError,
+    )
+    if ids.dtype.kind == "u" and ids.size:
+        require(int(ids.max()) < 2**63, f"token id {int(ids.max())} is outside int64", CacheError)
+    return ids.astype("<i8").tobytes()
+
+
+def chained_hash(parent: bytes, tokens: Any) -> bytes:
+    """``sha256(parent + tokens as little-endian int64)``, 32 bytes.
+
+    Because the parent is the hash of everything before, equal hashes mean equal prefixes, not
+    merely equal blocks. The root parent is ``b""``. Stable across processes and machines, unlike
+    ``hash()``.
+
+    Raises:
+        CacheError: ``tokens`` are not one-dimensional integers, or ``parent`` is not bytes.
+    """
+    require(
+        isinstance(parent, bytes), f"parent must be bytes, not {type(parent).__name__}", CacheError
+    )
+    return sha256(parent + token_bytes(tokens)).digest()
+
+
+class PromptHashes:
+    """The chained block hashes of one prompt; grows with it and never hashes a block twice.
+
+    Every method of ``PrefixCache`` that takes tokens also takes this object. Only full blocks have
+    a hash.
+
+    Args:
+        tokens: first token ids, see ``token_bytes``.
+        hash_block_tokens: tokens per block.
+        root: parent of the first block.
+    """
+
+    __slots__ = ("_hashes", "_num_tokens", "_root", "_tail", "hash_block_tokens")
+
+    def __init__(
+        self, tokens: Any = (), hash_block_tokens: int = 512, root: bytes = ROOT_PARENT
+    ) -> None:
+        require_positive("hash_block_tokens", hash_block_tokens)
+        require(isinstance(root, bytes), f"root={root!r} must be bytes", CacheError)
+        self.hash_block_tokens = hash_block_tokens
+        self._hashes: list[bytes] = []
+        self._num_tokens = 0
+        self._root = root
+        self._tail: bytes | None = b""
+        self.append(tokens)
+
+    @classmethod
+    def from_hashes(
+        cls, block_hashes: Iterable[bytes], num_tokens: int, hash_block_tokens: int = 512
+    ) -> PromptHashes:
+        """A prompt known only by the hashes of its full blocks, such as one from a trace.
+
+        Raises:
+            CacheError: the count is not ``num_tokens // hash_block_tokens``, or a hash is no bytes.
+        """
+        prompt = cls((), hash_block_tokens)
+        hashes = list(block_hashes)
+        require(
+            all(isinstance(one, bytes) for one in hashes), "block_hashes must be bytes", CacheError
+        )
+        require(
+            num_tokens >= 0 and len(hashes) == num_tokens // hash_block_tokens,
+            f"{len(hashes)} block_hashes given; num_tokens={num_tokens} with "
+            f"hash_block_tokens={hash_block_tokens} has {num_tokens // hash_block_tokens}",
+            CacheError,
+        )
+        prompt._hashes = hashes
+        prompt._num_tokens = num_tokens
+        prompt._tail = None
+        return prompt
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens so far, those of the last partial block included."""
+        return self._num_tokens
+
+    @property
+    def block_hashes(self) -> tuple[bytes, ...]:
+        """One 32-byte hash per full block, in order."""
+        return tuple(self._hashes)
+
+    def append(self, tokens: Any) -> None:
+        """Adds tokens at the end; hashes only the blocks that they complete.
+
+        Raises:
+            CacheError: bad tokens, or the prompt was built by ``from_hashes``.
+        """
+        require(
+            self._tail is not None,
+            "a prompt built from hashes cannot grow: the tokens of its last block are unknown",
+            CacheError,
+        )
+        added = token_bytes(tokens)
+        data = self._tail + added if self._tail else added
+        view = memoryview(data)
+        step = 8 * self.hash_block_tokens
+        parent = self._hashes[-1] if self._hashes else self._root
+        whole = len(data) // step * step
+        for start in range(0, whole, step):
+            digest = sha256(parent)
+            digest.update(view[start : start + step])
+            parent = digest.digest()
+            self._hashes.append(parent)
+        self._tail = data[whole:]
+        self._num_tokens += len(added) // 8
+
+
+def require_positive(name: str, value: int) -> None:
+    require(
+        isinstance(value, int) and not isinstance(value, bool) and value >= 1,
+        f"{name}={value!r} must be a positive integer",
+        CacheError,
+    )

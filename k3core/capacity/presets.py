@@ -179,7 +179,7 @@ TOY = ModelPreset(
     hidden_size=512,
     num_mla_heads=16,
     gate_low_rank_dim=32,
-    source="H=16, dk=dv=32 as in the text this lab starts from; layers and latent width chosen here",
+    source="H=16, dk=dv=32 of the text this lab starts from; layers and latent width chosen here",
 )
 
 PRESETS: dict[str, ModelPreset] = {

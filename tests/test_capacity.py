@@ -28,7 +28,8 @@ KIB, MIB = 2**10, 2**20
 def test_k3_has_69_kda_and_24_mla_layers_and_ends_with_two_mla_layers():
     """config.json of Kimi K3: full_attn_layers 4, 8, ..., 92, 93 (1-based) of 93."""
     assert (K3.num_kda_layers, K3.num_mla_layers, K3.num_layers) == (69, 24, 93)
-    assert K3.mla_layer_ids[:2] == (4, 8) and K3.mla_layer_ids[-2:] == (92, 93)
+    assert K3.mla_layer_ids[:2] == (4, 8)
+    assert K3.mla_layer_ids[-2:] == (92, 93)
     assert K3.kda_layer_ids[0] == 1
 
 
@@ -58,16 +59,27 @@ def test_every_preset_names_its_source_and_offers_tp8(preset):
 
 
 def test_unknown_model_is_refused_with_the_known_ones():
-    with pytest.raises(CapacityError, match="kimi-k4.*kimi-k3"):
+    with pytest.raises(CapacityError, match=r"kimi-k4.*kimi-k3"):
         get_preset("kimi-k4")
 
 
 def _model(**changes) -> ModelPreset:
-    sizes = dict(
-        code="m", title="M", num_kda_layers=3, mla_layer_ids=(4,), num_heads=4, dk=8, dv=16,
-        conv_width=4, mla_latent_dim=32, mla_dtype="bfloat16", hidden_size=64, num_mla_heads=4,
-        gate_low_rank_dim=8, source="test",
-    )  # fmt: skip
+    sizes = {
+        "code": "m",
+        "title": "M",
+        "num_kda_layers": 3,
+        "mla_layer_ids": (4,),
+        "num_heads": 4,
+        "dk": 8,
+        "dv": 16,
+        "conv_width": 4,
+        "mla_latent_dim": 32,
+        "mla_dtype": "bfloat16",
+        "hidden_size": 64,
+        "num_mla_heads": 4,
+        "gate_low_rank_dim": 8,
+        "source": "test",
+    }
     return ModelPreset(**(sizes | changes))
 
 
@@ -143,7 +155,7 @@ def test_break_even_tokens_is_the_first_length_that_weighs_as_much():
 def test_mla_dtype_defaults_to_the_preset():
     assert K3_TP8.mla_dtype == "float8"
     assert RequestMemory(LINEAR).mla_dtype == "bfloat16"
-    assert K3_TP8 == RequestMemory(K3, mla_dtype="float8")
+    assert RequestMemory(K3, mla_dtype="float8") == K3_TP8
 
 
 @pytest.mark.parametrize(
@@ -404,12 +416,12 @@ def test_without_drafts_nothing_extra_is_kept(scheme):
 
 def test_ring_refuses_a_step_longer_than_its_window():
     assert rollback_cost(K3_TP8, "flush-ring", 15).num_rows == 32
-    with pytest.raises(CapacityError, match="draft_len=16.*at most 15"):
+    with pytest.raises(CapacityError, match=r"draft_len=16.*at most 15"):
         rollback_cost(K3_TP8, "flush-ring", 16)
 
 
 def test_bad_scheme_and_negative_drafts_are_refused():
-    with pytest.raises(CapacityError, match="magic.*snapshots"):
+    with pytest.raises(CapacityError, match=r"magic.*snapshots"):
         rollback_cost(K3_TP8, "magic", 7)
     with pytest.raises(CapacityError, match="draft_len=-2"):
         rollback_cost(K3_TP8, "snapshots", -2)
@@ -513,7 +525,8 @@ def test_what_is_admitted_fits_and_one_more_does_not_pass_both_roofs(pool, mean_
     per_request = pool.cost.total_bytes + pool.memory.kv_bytes(mean_tokens)
     assert admitted * per_request <= pool.budget_bytes
     assert 0 <= pool.idle_bytes(mean_tokens) <= pool.budget_bytes
-    assert admitted <= pool.state_roof and admitted <= pool.mla_roof(mean_tokens)
+    assert admitted <= pool.state_roof
+    assert admitted <= pool.mla_roof(mean_tokens)
     assert pool.padding_bytes(mean_tokens) >= 0
     assert (pool.verdict(mean_tokens) == Verdict.NOTHING_FITS) == (admitted == 0)
 

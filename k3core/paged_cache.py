@@ -1,0 +1,443 @@
+"""The memory of one request in pages: MLA rows that grow with it, KDA states that do not.
+
+    append_mla   ceil(tokens / tokens_per_page) pages, the last page is filled first
+    store_kda    ceil(bytes / page_bytes) pages per layer, whatever the length (K3 report 5.4.1)
+
+Both are all-or-nothing: when the pool has too few pages nothing changes. A page that somebody
+else can read (referenced twice, or published) is copied before it is written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from k3core.errors import CacheError, K3Error, require
+from k3core.head_stream import (
+    from_bytes,
+    head_slice,
+    pack_heads,
+    require_tensor,
+    to_bytes,
+    unpack_heads,
+)
+from k3core.page_pool import DEFAULT_PAGE_BYTES, PagePool
+from k3core.page_stats import PageInfo, PageKind, PoolStats
+from k3core.sizes import positive_int
+
+__all__ = [
+    "DEFAULT_PAGE_BYTES",
+    "LayerState",
+    "MLAPage",
+    "PageInfo",
+    "PageKind",
+    "PagePool",
+    "PagedCache",
+    "PoolStats",
+    "head_slice",
+    "pack_heads",
+    "unpack_heads",
+]
+
+
+class StateWithWindow(Protocol):
+    """A state and the window of its short convolution, such as ``k3core.kda.KDAState``."""
+
+    @property
+    def recurrent(self) -> torch.Tensor: ...
+
+    @property
+    def conv_window(self) -> torch.Tensor | None: ...
+
+
+class LayerState(NamedTuple):
+    """What ``load_kda`` returns for a state that was stored with a separate window."""
+
+    recurrent: torch.Tensor
+    conv_window: torch.Tensor | None = None
+
+
+class MLAPage(NamedTuple):
+    """A page of MLA rows and the number of tokens in it."""
+
+    page: int
+    filled: int
+
+
+class _RowFormat(NamedTuple):
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _StoredState:
+    """Where the state of one layer lies and how to read it back."""
+
+    pages: tuple[int, ...]
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    num_bytes: int
+    conv_shape: tuple[int, ...] | None
+    conv_dtype: torch.dtype | None
+    container: Callable[[torch.Tensor, torch.Tensor | None], Any] | None
+
+
+class PagedCache:
+    """Pages of one request.
+
+    Args:
+        pool: where pages come from; several caches share one pool.
+        tokens_per_page: MLA rows in a page.
+        bytes_per_token: bytes of one MLA row (576 values in bfloat16 for one layer).
+
+    Raises:
+        K3Error: a size is not an integer of at least 1, or a full page of rows does not fit into
+            ``pool.page_bytes``.
+    """
+
+    def __init__(
+        self, pool: PagePool, tokens_per_page: int = 512, bytes_per_token: int = 1152
+    ) -> None:
+        require(isinstance(pool, PagePool), f"pool={pool!r} must be a PagePool")
+        self.pool = pool
+        self.tokens_per_page = positive_int("tokens_per_page", tokens_per_page)
+        self.bytes_per_token = positive_int("bytes_per_token", bytes_per_token)
+        require(
+            self.tokens_per_page * self.bytes_per_token <= pool.page_bytes,
+            f"tokens_per_page={tokens_per_page} x bytes_per_token={bytes_per_token} exceeds the "
+            f"page of {pool.page_bytes} bytes",
+        )
+        self._mla: list[int] = []
+        self._num_tokens = 0
+        self._num_written = 0
+        self._row_format: _RowFormat | None = None
+        self._kda: dict[int, _StoredState] = {}
+
+    # MLA rows
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens appended so far."""
+        return self._num_tokens
+
+    @property
+    def mla_pages(self) -> tuple[MLAPage, ...]:
+        """Pages in token order with their fill; only the last one may be partly filled."""
+        full = self.tokens_per_page
+        return tuple(
+            MLAPage(page, min(full, self._num_tokens - index * full))
+            for index, page in enumerate(self._mla)
+        )
+
+    def append_mla(self, num_tokens: int, rows: torch.Tensor | None = None) -> tuple[int, ...]:
+        """Add tokens; the last page is filled before new pages are taken.
+
+        Args:
+            num_tokens: tokens to add.
+            rows: ``(num_tokens, ...)``, any dtype, ``bytes_per_token`` bytes a row; written into
+                the pages. Without it only the accounting is done.
+
+        Returns:
+            The pages that were taken for this call.
+
+        Raises:
+            K3Error: a bad size, or rows of another size, dtype or shape than before.
+            CacheError: rows are given after tokens without rows.
+            PoolExhausted: too few pages; nothing is changed.
+        """
+        num_tokens = positive_int("num_tokens", num_tokens)
+        row_format = None if rows is None else self._check_rows(num_tokens, rows)
+        stop = self._num_tokens + num_tokens
+        num_new = -(-stop // self.tokens_per_page) - len(self._mla)
+        room = len(self._mla) * self.tokens_per_page - self._num_tokens
+        shared_tail = room > 0 and not self.pool.is_writable(self._mla[-1])
+        taken: tuple[int, ...] = ()
+        if num_new + shared_tail:
+            taken = self.pool.alloc(PageKind.MLA_KV, num_new + shared_tail)
+        if shared_tail:
+            tail = self._mla[-1]
+            if self._num_written:
+                self.pool.page_bytes_view(taken[0])[:] = self.pool.page_bytes_view(tail)
+            self._mla[-1] = taken[0]
+            self.pool.free(tail)
+        self._mla.extend(taken[shared_tail:])
+        if rows is not None:
+            self._row_format = row_format
+            self._write_rows(to_bytes(rows).reshape(num_tokens, -1))
+            self._num_written = stop
+        self._num_tokens = stop
+        return taken
+
+    def adopt_mla(
+        self,
+        pages: Sequence[int],
+        num_tokens: int,
+        dtype: torch.dtype | None = None,
+        row_shape: Sequence[int] | None = None,
+    ) -> None:
+        """Start this cache on rows that others wrote (a prefix hit): share, do not copy.
+
+        Each page gets one more reference. A partly filled last page is copied when the first
+        token is appended to it.
+
+        Args:
+            pages: pages of rows in token order, ``ceil(num_tokens / tokens_per_page)`` of them.
+            num_tokens: tokens they hold.
+            dtype: element type of the rows; None reads them as uint8.
+            row_shape: shape of one row; None is flat.
+
+        Raises:
+            CacheError: this cache already has tokens.
+            K3Error: the number of pages does not fit ``num_tokens``, or the row format does not
+                fit ``bytes_per_token``.
+            PageError: a page holds nothing, or not MLA rows; nothing is changed.
+        """
+        num_tokens = positive_int("num_tokens", num_tokens)
+        require(not self._mla, "pages can be adopted only by an empty cache", CacheError)
+        needed = -(-num_tokens // self.tokens_per_page)
+        require(
+            len(pages) == needed,
+            f"{len(pages)} pages were given; num_tokens={num_tokens} needs {needed}",
+        )
+        row_format = None
+        if dtype is not None:
+            shape = (self.bytes_per_token // dtype.itemsize,) if row_shape is None else row_shape
+            row_format = _RowFormat(dtype, tuple(shape))
+            self._require_row_bytes(row_format)
+        self.pool.retain(pages, PageKind.MLA_KV)
+        self._mla = list(pages)
+        self._num_tokens = self._num_written = num_tokens
+        self._row_format = row_format
+
+    def read_mla(self, start: int = 0, stop: int | None = None) -> torch.Tensor:
+        """A copy of rows ``start..stop`` in the dtype and shape in which they were given.
+
+        Raises:
+            CacheError: some of the tokens were appended without rows.
+            K3Error: the range is outside of ``0..num_tokens``.
+        """
+        stop = self._num_tokens if stop is None else stop
+        require(
+            0 <= start <= stop <= self._num_tokens,
+            f"tokens {start}..{stop} are outside of 0..{self._num_tokens}",
+        )
+        require(
+            self._num_written == self._num_tokens,
+            f"tokens {self._num_written}..{self._num_tokens} were appended without rows",
+            CacheError,
+        )
+        raw = torch.empty((stop - start, self.bytes_per_token), dtype=torch.uint8)
+        rows = raw.numpy()
+        token = start
+        while token < stop:
+            index, offset = divmod(token, self.tokens_per_page)
+            count = min(self.tokens_per_page - offset, stop - token)
+            page_rows = self._page_rows(self._mla[index])
+            rows[token - start : token - start + count] = page_rows[offset : offset + count]
+            token += count
+        if self._row_format is None:
+            return raw
+        return from_bytes(raw, self._row_format.dtype, (len(raw), *self._row_format.shape))
+
+    # KDA states
+
+    @property
+    def kda_pages(self) -> dict[int, tuple[int, ...]]:
+        """Pages by layer."""
+        return {layer: stored.pages for layer, stored in self._kda.items()}
+
+    @property
+    def kda_bytes(self) -> dict[int, int]:
+        """Bytes of state and convolution window by layer; the rest of its pages is zero."""
+        return {layer: stored.num_bytes for layer, stored in self._kda.items()}
+
+    def store_kda(
+        self,
+        layer: int,
+        state: torch.Tensor | StateWithWindow,
+        conv_window: torch.Tensor | None = None,
+    ) -> tuple[int, ...]:
+        """Write the state of one layer into pages, head by head, and pad with zeros.
+
+        Storing a layer again overwrites its own pages; pages that others can read are left to
+        them and replaced.
+
+        Args:
+            layer: any non-negative layer number.
+            state: ``(B, H, dk, dv)`` in any dtype, alone or in a named pair such as ``KDAState``.
+            conv_window: last inputs of the short convolution, any shape; stored after the state.
+
+        Returns:
+            The pages of the layer, ``ceil(bytes / page_bytes)`` of them.
+
+        Raises:
+            K3Error: a bad layer, an empty or misshapen state, or a window given twice.
+            PoolExhausted: too few pages; the old state of the layer is untouched.
+        """
+        layer = _layer_number(layer)
+        container: Callable[[torch.Tensor, torch.Tensor | None], Any] | None = None
+        window = conv_window
+        if isinstance(state, torch.Tensor):
+            recurrent = state
+            if conv_window is not None:
+                container = LayerState
+        else:
+            recurrent, container = _parts(state)
+            require(
+                conv_window is None or state.conv_window is None,
+                "conv_window is given twice: inside of state and as an argument",
+            )
+            window = state.conv_window if conv_window is None else conv_window
+        packed = pack_heads(recurrent)
+        require(packed.numel() > 0, f"state has shape {tuple(recurrent.shape)}; it is empty")
+        content = [to_bytes(packed)]
+        if window is not None:
+            require_tensor("conv_window", window)
+            content.append(to_bytes(window))
+        num_bytes = sum(len(part) for part in content)
+        pages = self._pages_for_state(layer, -(-num_bytes // self.pool.page_bytes))
+        self._write_stream(pages, content)
+        self._kda[layer] = _StoredState(
+            pages=pages,
+            shape=tuple(recurrent.shape),
+            dtype=recurrent.dtype,
+            num_bytes=num_bytes,
+            conv_shape=None if window is None else tuple(window.shape),
+            conv_dtype=None if window is None else window.dtype,
+            container=container,
+        )
+        return pages
+
+    def load_kda(self, layer: int) -> Any:
+        """A copy of the stored state, bit for bit.
+
+        Returns:
+            The bare ``(B, H, dk, dv)`` tensor when a bare tensor was stored, a pair of the stored
+            type (``KDAState``) when a pair was, and a ``LayerState`` when the window was given
+            beside a bare tensor.
+
+        Raises:
+            CacheError: nothing is stored for ``layer``.
+        """
+        if layer not in self._kda:
+            raise CacheError(f"layer={layer!r} has no state; stored layers: {sorted(self._kda)}")
+        stored = self._kda[layer]
+        page_bytes = self.pool.page_bytes
+        stream = torch.empty(len(stored.pages) * page_bytes, dtype=torch.uint8)
+        for index, page in enumerate(stored.pages):
+            view = self.pool.page_bytes_view(page, PageKind.KDA_STATE)
+            stream.numpy()[index * page_bytes : (index + 1) * page_bytes] = view
+        state_bytes = math.prod(stored.shape) * stored.dtype.itemsize
+        flat = from_bytes(stream[:state_bytes], stored.dtype, (math.prod(stored.shape),))
+        recurrent = unpack_heads(flat, stored.shape)
+        if stored.container is None:
+            return recurrent
+        window = None
+        if stored.conv_shape is not None and stored.conv_dtype is not None:
+            raw = stream[state_bytes : stored.num_bytes]
+            window = from_bytes(raw, stored.conv_dtype, stored.conv_shape)
+        return stored.container(recurrent, window)
+
+    def release(self) -> int:
+        """Drop every page, the deepest MLA page first; the cache is empty afterwards.
+
+        Returns:
+            The number of references dropped. A second call drops none.
+        """
+        pages = [page for stored in self._kda.values() for page in stored.pages]
+        pages = [*reversed(self._mla), *reversed(pages)]
+        self.pool.free(pages)
+        self._mla.clear()
+        self._kda.clear()
+        self._num_tokens = self._num_written = 0
+        self._row_format = None
+        return len(pages)
+
+    # inner steps
+
+    def _check_rows(self, num_tokens: int, rows: torch.Tensor) -> _RowFormat:
+        require_tensor("rows", rows)
+        require(
+            rows.ndim >= 1 and rows.shape[0] == num_tokens,
+            f"rows has shape {tuple(rows.shape)}; allowed: ({num_tokens}, ...)",
+        )
+        require(
+            self._num_written == self._num_tokens,
+            "rows are given after tokens that were appended without rows",
+            CacheError,
+        )
+        row_format = _RowFormat(rows.dtype, tuple(rows.shape[1:]))
+        self._require_row_bytes(row_format)
+        require(
+            self._row_format in (None, row_format),
+            f"rows are {row_format}; this cache holds {self._row_format}",
+        )
+        return row_format
+
+    def _require_row_bytes(self, row_format: _RowFormat) -> None:
+        row_bytes = math.prod(row_format.shape) * row_format.dtype.itemsize
+        require(
+            row_bytes == self.bytes_per_token,
+            f"a row of {row_format.shape} {row_format.dtype} has {row_bytes} bytes; "
+            f"bytes_per_token={self.bytes_per_token}",
+        )
+
+    def _page_rows(self, page: int) -> npt.NDArray[np.uint8]:
+        view = self.pool.page_bytes_view(page, PageKind.MLA_KV)
+        used = self.tokens_per_page * self.bytes_per_token
+        return view[:used].reshape(self.tokens_per_page, self.bytes_per_token)
+
+    def _write_rows(self, rows: torch.Tensor) -> None:
+        source, done = rows.numpy(), 0
+        while done < len(source):
+            index, offset = divmod(self._num_tokens + done, self.tokens_per_page)
+            count = min(self.tokens_per_page - offset, len(source) - done)
+            page_rows = self._page_rows(self._mla[index])
+            page_rows[offset : offset + count] = source[done : done + count]
+            done += count
+
+    def _pages_for_state(self, layer: int, needed: int) -> tuple[int, ...]:
+        """Own writable pages first, new ones for the rest; what is left over is released."""
+        old = self._kda[layer].pages if layer in self._kda else ()
+        kept = tuple(page for page in old if self.pool.is_writable(page))[:needed]
+        fresh: tuple[int, ...] = ()
+        if needed > len(kept):
+            fresh = self.pool.alloc(PageKind.KDA_STATE, needed - len(kept))
+        self.pool.free([page for page in old if page not in kept])
+        return kept + fresh
+
+    def _write_stream(self, pages: Sequence[int], content: Sequence[torch.Tensor]) -> None:
+        """Write ``content`` end to end over ``pages`` and zero what is left of the last one."""
+        views = [self.pool.page_bytes_view(page, PageKind.KDA_STATE) for page in pages]
+        position, page_bytes = 0, self.pool.page_bytes
+        for part in content:
+            source, done = part.numpy(), 0
+            while done < len(source):
+                index, offset = divmod(position, page_bytes)
+                count = min(page_bytes - offset, len(source) - done)
+                views[index][offset : offset + count] = source[done : done + count]
+                done += count
+                position += count
+        if position < len(views) * page_bytes:
+            views[-1][position % page_bytes :] = 0
+
+
+def _layer_number(layer: object) -> int:
+    if isinstance(layer, bool) or not isinstance(layer, int) or layer < 0:
+        raise K3Error(f"layer={layer!r} must be a non-negative integer")
+    return layer
+
+
+def _parts(
+    state: StateWithWindow,
+) -> tuple[torch.Tensor, Callable[[torch.Tensor, torch.Tensor | None], Any]]:
+    """The tensor of a named pair, and the type that puts a pair together again."""
+    if not hasattr(state, "recurrent") or not hasattr(state, "conv_window"):
+        raise K3Error(f"state must be a tensor or a (recurrent, conv_window), not {type(state)}")
+    return state.recurrent, type(state)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from k3core import kda
+from k3core.checks import require_count, require_float, require_shape
 from k3core.dtypes import dtype_bytes
 from k3core.errors import require
 from k3core.kda import KDAState
@@ -45,8 +46,7 @@ class DraftProjections:
 
     def __post_init__(self) -> None:
         for name, x in self.tensors().items():
-            require(isinstance(x, Tensor), f"{name}={type(x).__name__} must be a tensor")
-            require(x.is_floating_point(), f"{name} has dtype {x.dtype}; allowed: any float dtype")
+            require_float(name, x)
         require(
             self.k.dim() == 4,
             f"k has shape {tuple(self.k.shape)}; allowed: (draft, B, H, K)",
@@ -203,33 +203,16 @@ def _check_replay(
         isinstance(projections, DraftProjections),
         f"projections={type(projections).__name__} must be DraftProjections",
     )
-    require(
-        isinstance(num_accepted, int)
-        and not isinstance(num_accepted, bool)
-        and 0 <= num_accepted <= len(projections),
-        f"num_accepted={num_accepted!r} must be an integer in 0..{len(projections)} "
-        f"(the number of drafts)",
-    )
+    require_count("num_accepted", num_accepted, most=len(projections))
     check_state("state", state, projections)
 
 
 def check_state(name: str, state: Tensor | KDAState, projections: DraftProjections) -> None:
     """Raise K3Error unless `projections` can be replayed on `state`."""
     recurrent = state.recurrent if isinstance(state, KDAState) else state
-    require(
-        isinstance(recurrent, Tensor),
-        f"{name}={type(recurrent).__name__} must be a tensor or a KDAState",
-    )
-    require(
-        recurrent.is_floating_point(),
-        f"{name} has dtype {recurrent.dtype}; allowed: any float dtype",
-    )
+    require_float(name, recurrent)
     _, batch, num_heads, dk = projections.k.shape
-    wanted = (batch, num_heads, dk, projections.v.shape[-1])
-    require(
-        tuple(recurrent.shape) == wanted,
-        f"{name} has shape {tuple(recurrent.shape)}; allowed: {wanted}",
-    )
+    require_shape(name, recurrent, (batch, num_heads, dk, projections.v.shape[-1]))
     window = state.conv_window if isinstance(state, KDAState) else None
     if window is None:
         return

@@ -16,19 +16,32 @@ in float32; a state keeps its own dtype, an output takes the dtype of `v`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from k3core.checks import compute_dtype, require_count, require_float, require_shape
 from k3core.errors import require
+from k3core.gates import kda_gate, l2_normalize, normalize_qk, softplus_gate
+
+__all__ = [
+    "SUB_CHUNK_LEN",
+    "KDAState",
+    "copy_state",
+    "kda_chunk",
+    "kda_gate",
+    "kda_recurrent",
+    "kda_step",
+    "l2_normalize",
+    "normalize_qk",
+    "short_convolution",
+    "softplus_gate",
+]
 
 SUB_CHUNK_LEN = 16
 """Tokens whose gates are summed relative to one anchor inside `kda_chunk`."""
-
-SOFTPLUS_THRESHOLD = 20.0
-"""Above this input softplus is the identity."""
 
 
 class KDAState(NamedTuple):
@@ -44,111 +57,15 @@ class KDAState(NamedTuple):
     conv_window: Tensor | None = None
 
 
-def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
-    """float64 if any tensor is float64, else float32 (also for bfloat16 and float16)."""
-    wide = any(x is not None and x.dtype == torch.float64 for x in tensors)
-    return torch.float64 if wide else torch.float32
+StateT = TypeVar("StateT", Tensor, KDAState)
 
 
-def kda_gate(
-    f: Tensor,
-    a_log: Tensor | None = None,
-    dt_bias: Tensor | None = None,
-    lower_bound: float = -5.0,
-) -> Tensor:
-    """Bounded log-decay of Kimi K3: ``lower_bound * sigmoid(exp(a_log) * (f + dt_bias))``.
-
-    The result is a log-decay in (lower_bound, 0); the multiplier of the state is its exponential.
-
-    Args:
-        f: (B, H, T, K) or (B, H, K) gate projection.
-        a_log: (H,) log of the slope per head; a missing one means slope 1.
-        dt_bias: (H, K) bias; a missing one means 0.
-        lower_bound: smallest log-decay, negative.
-
-    Returns:
-        Log-decay, shape of `f`, float32 (float64 for float64 arguments).
-
-    Raises:
-        K3Error: wrong shape or dtype, or ``lower_bound`` is not a negative finite number.
-    """
-    require(
-        -float("inf") < lower_bound < 0.0,
-        f"lower_bound={lower_bound} must be a negative finite log-decay",
-    )
-    return lower_bound * torch.sigmoid(_biased(f, dt_bias, a_log) * _slope(f, a_log, dt_bias))
-
-
-def softplus_gate(f: Tensor, a_log: Tensor, dt_bias: Tensor) -> Tensor:
-    """Unbounded log-decay of Kimi-Linear: ``-exp(a_log) * softplus(f + dt_bias)``.
-
-    Args:
-        f: (B, H, T, K) or (B, H, K) gate projection.
-        a_log: (H,) log of the slope per head.
-        dt_bias: (H, K) bias.
-
-    Returns:
-        Log-decay <= 0, shape of `f`, float32 (float64 for float64 arguments).
-
-    Raises:
-        K3Error: wrong shape or dtype.
-    """
-    x = F.softplus(_biased(f, dt_bias, a_log), threshold=SOFTPLUS_THRESHOLD)
-    return -_slope(f, a_log, dt_bias) * x
-
-
-def _biased(f: Tensor, dt_bias: Tensor | None, a_log: Tensor | None) -> Tensor:
-    """``f + dt_bias`` in the compute dtype."""
-    _require_float("f", f)
-    require(f.dim() in (3, 4), f"f has shape {tuple(f.shape)}; allowed: (B, H, T, K) or (B, H, K)")
-    wide = f.to(compute_dtype(f, a_log, dt_bias))
-    if dt_bias is None:
-        return wide
-    num_heads, dk = f.shape[1], f.shape[-1]
-    _require_float("dt_bias", dt_bias)
-    _require_shape("dt_bias", dt_bias, (num_heads, dk))
-    return wide + dt_bias.to(wide.dtype).view((num_heads,) + (1,) * (f.dim() - 3) + (dk,))
-
-
-def _slope(f: Tensor, a_log: Tensor | None, dt_bias: Tensor | None) -> Tensor:
-    """``exp(a_log)`` broadcastable over `f`, or 1 without `a_log`."""
-    dtype = compute_dtype(f, a_log, dt_bias)
-    if a_log is None:
-        return torch.ones((), dtype=dtype, device=f.device)
-    _require_float("a_log", a_log)
-    _require_shape("a_log", a_log, (f.shape[1],))
-    return a_log.to(dtype).exp().view((f.shape[1],) + (1,) * (f.dim() - 2))
-
-
-def l2_normalize(x: Tensor, eps: float = 1e-6) -> Tensor:
-    """``x * rsqrt(sum(x^2) + eps)`` over the last axis, computed in float32 or float64.
-
-    Args:
-        x: (..., D) any float dtype.
-        eps: added to the sum of squares; a zero vector stays zero.
-
-    Returns:
-        Shape and dtype of `x`.
-
-    Raises:
-        K3Error: `x` is not a float tensor, or `eps` is not positive.
-    """
-    _require_float("x", x)
-    require(eps > 0.0, f"eps={eps} must be > 0")
-    wide = x.to(compute_dtype(x))
-    return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + eps)).to(x.dtype)
-
-
-def normalize_qk(q: Tensor, k: Tensor, eps: float = 1e-6) -> tuple[Tensor, Tensor]:
-    """Make `q` and `k` ready for the recurrence: both L2-normalised, `q` scaled by K^-0.5.
-
-    Args:
-        q, k: (..., K).
-
-    Returns:
-        (q, k) in their own dtypes.
-    """
-    return l2_normalize(q, eps) * q.shape[-1] ** -0.5, l2_normalize(k, eps)
+def copy_state(state: StateT) -> StateT:
+    """A deep copy of a state tensor or a `KDAState`."""
+    if isinstance(state, KDAState):
+        window = state.conv_window
+        return KDAState(state.recurrent.clone(), None if window is None else window.clone())
+    return state.clone()
 
 
 def short_convolution(
@@ -170,8 +87,8 @@ def short_convolution(
     Raises:
         K3Error: wrong shape or dtype.
     """
-    _require_float("x", x)
-    _require_float("weight", weight)
+    require_float("x", x)
+    require_float("weight", weight)
     require(x.dim() == 3, f"x has shape {tuple(x.shape)}; allowed: (B, T, C)")
     batch, num_tokens, channels = x.shape
     require(
@@ -181,7 +98,7 @@ def short_convolution(
     width = weight.shape[1]
     if window is None:
         window = x.new_zeros(batch, width - 1, channels)
-    _require_shape("window", window, (batch, width - 1, channels))
+    require_shape("window", window, (batch, width - 1, channels))
     rows = torch.cat([window.to(x.dtype), x], dim=1)
     dtype = compute_dtype(x, weight)
     wide, taps = rows.to(dtype), weight.to(dtype)
@@ -284,10 +201,7 @@ def kda_chunk(
     Raises:
         K3Error: wrong shape or dtype, or ``chunk_size`` < 1.
     """
-    require(
-        isinstance(chunk_size, int) and not isinstance(chunk_size, bool) and chunk_size >= 1,
-        f"chunk_size={chunk_size!r} must be an integer >= 1",
-    )
+    require_count("chunk_size", chunk_size, least=1)
     _check_inputs(q, k, v, g, beta, state, sequence=True)
     state = _initial_state(q, k, v, g, beta, state)
     num_tokens = q.shape[2]
@@ -401,27 +315,18 @@ def _check_inputs(
 ) -> None:
     named = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
     for name, x in named.items():
-        _require_float(name, x)
+        require_float(name, x)
     dims = 4 if sequence else 3
     layout = "(B, H, T, K)" if sequence else "(B, H, K)"
     require(k.dim() == dims, f"k has shape {tuple(k.shape)}; allowed: {layout}")
     lead = tuple(k.shape[:-1])
-    _require_shape("q", q, tuple(k.shape))
-    _require_shape("g", g, tuple(k.shape))
+    require_shape("q", q, tuple(k.shape))
+    require_shape("g", g, tuple(k.shape))
     require(
         v.dim() == dims and tuple(v.shape[:-1]) == lead,
         f"v has shape {tuple(v.shape)}; allowed: {lead + ('V',)}",
     )
-    _require_shape("beta", beta, lead)
+    require_shape("beta", beta, lead)
     if state is not None:
-        _require_float("state", state)
-        _require_shape("state", state, (k.shape[0], k.shape[1], k.shape[-1], v.shape[-1]))
-
-
-def _require_float(name: str, x: Tensor) -> None:
-    require(isinstance(x, Tensor), f"{name}={type(x).__name__} must be a tensor")
-    require(x.is_floating_point(), f"{name} has dtype {x.dtype}; allowed: any float dtype")
-
-
-def _require_shape(name: str, x: Tensor, shape: tuple[int, ...]) -> None:
-    require(tuple(x.shape) == shape, f"{name} has shape {tuple(x.shape)}; allowed: {shape}")
+        require_float("state", state)
+        require_shape("state", state, (k.shape[0], k.shape[1], k.shape[-1], v.shape[-1]))

@@ -174,6 +174,30 @@ class PagedCache:
         self._num_tokens = stop
         return taken
 
+    def truncate_mla(self, num_tokens: int) -> tuple[int, ...]:
+        """Keep only the first ``num_tokens`` rows: how rejected drafts leave an MLA cache.
+
+        Args:
+            num_tokens: rows to keep, 0 to the present number.
+
+        Returns:
+            The pages that were given up, the deepest first.
+
+        Raises:
+            K3Error: ``num_tokens`` is out of range.
+        """
+        require(
+            isinstance(num_tokens, int) and 0 <= num_tokens <= self._num_tokens,
+            f"num_tokens={num_tokens!r} is outside of 0..{self._num_tokens}",
+        )
+        needed = -(-num_tokens // self.tokens_per_page)
+        surplus = tuple(reversed(self._mla[needed:]))
+        self.pool.free(surplus)
+        del self._mla[needed:]
+        self._num_tokens = num_tokens
+        self._num_written = min(self._num_written, num_tokens)
+        return surplus
+
     def adopt_mla(
         self,
         pages: Sequence[int],

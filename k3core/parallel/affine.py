@@ -1,0 +1,89 @@
+"""A stretch of tokens as an affine map of the recurrent state, and scans over such maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from k3core import kda
+
+
+class AffineMap(NamedTuple):
+    """What a stretch of tokens does to the state before it: ``S -> transition @ S + offset``.
+
+    Attributes:
+        transition: (B, H, dk, dk), or None when a document starts inside the stretch: then nothing
+            from before it may come through, not even as zero times infinity.
+        offset: (B, H, dk, dv) state after the stretch when it starts from zeros.
+    """
+
+    transition: Tensor | None
+    offset: Tensor
+
+
+def merge(state: Tensor, stretch: AffineMap) -> Tensor:
+    """State after `stretch` when `state` (B, H, dk, dv) was the one before it."""
+    if stretch.transition is None:
+        return stretch.offset
+    return stretch.transition @ state + stretch.offset
+
+
+def compose(later: AffineMap, earlier: AffineMap) -> AffineMap:
+    """One map for `earlier` followed by `later`; associative, so maps may be merged as a tree."""
+    if later.transition is None:
+        return later
+    transition = None if earlier.transition is None else later.transition @ earlier.transition
+    return AffineMap(transition, merge(earlier.offset, later))
+
+
+def scan_chain(maps: Sequence[AffineMap], state: Tensor) -> tuple[list[Tensor], int]:
+    """States before each map and after the last one, merged one after the other.
+
+    Returns:
+        (len(maps) + 1 states, number of dependent merges).
+    """
+    return list(accumulate(maps, merge, initial=state)), len(maps)
+
+
+def scan_tree(maps: Sequence[AffineMap], state: Tensor) -> tuple[list[Tensor], int]:
+    """The states of `scan_chain` in ``ceil(log2 n) + 1`` dependent steps (Hillis and Steele 1986).
+
+    In round i, each map takes in the one ``2^i`` places before it; the last step applies each to
+    `state`.
+
+    Returns:
+        (len(maps) + 1 states, number of dependent steps).
+    """
+    prefixes, distance, depth = list(maps), 1, int(bool(maps))
+    while distance < len(prefixes):
+        prefixes = prefixes[:distance] + [
+            compose(later, earlier)
+            for earlier, later in zip(prefixes, prefixes[distance:], strict=False)
+        ]
+        distance, depth = 2 * distance, depth + 1
+    return [state, *(merge(state, prefix) for prefix in prefixes)], depth
+
+
+def transition_and_offset(k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
+    """The message of a stretch: the recurrence over the columns of ``[I | 0]``.
+
+    Each column of a state evolves on its own. Columns that start as the identity and have nothing
+    to write become the transition; columns that start as zeros and write `v` become the state.
+
+    Args:
+        k, g: (B, H, T, dk).
+        v: (B, H, T, dv).
+        beta: (B, H, T).
+
+    Returns:
+        (B, H, dk, dk + dv).
+    """
+    dk = k.shape[-1]
+    identity = torch.eye(dk, dtype=k.dtype, device=k.device).expand(*k.shape[:2], dk, dk)
+    start = F.pad(identity, (0, v.shape[-1]))
+    return kda.kda_recurrent(k, k, F.pad(v, (dk, 0)), g, beta, start)[1]

@@ -11,6 +11,7 @@ A figure never knows the reader's language or theme. It writes catalogue keys wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,6 +35,7 @@ _DARK = {
     REJECTED: "#EE7A33",
     FREE: "#3C4048",
 }
+_DARK_TEXT = "#E8EAED"
 PALE = 0.28  # opacity of what is not needed any more
 
 BYTES_LABELS = (
@@ -47,6 +49,28 @@ COUNT_LABELS = (
     "+ 'M' : datum.value >= 1024 && datum.value % 1024 == 0 ? format(datum.value / 1024, ',~r') "
     "+ 'K' : format(datum.value, ',~r')"
 )
+
+
+def bytes_axis(title: str | None, high: float, low: float | None = None) -> alt.Axis:
+    """A byte axis whose ticks are round in binary units; a log axis when ``low`` is given.
+
+    Args:
+        title: catalogue key.
+        high, low: largest (smallest) value of the axis in bytes.
+    """
+    if low is None:
+        step = 2 ** max(math.ceil(math.log2(max(high, 4) / 4)), 0)
+        values = [float(step * i) for i in range(int(high // step) + 2)]
+    else:
+        first, last = math.floor(math.log2(max(low, 1))), math.ceil(math.log2(max(high, 2)))
+        stride = max(math.ceil((last - first) / 6), 1)
+        values = [2.0**power for power in range(first, last + 1, stride)]
+    return alt.Axis(title=title, values=values, labelExpr=BYTES_LABELS)
+
+
+def legend(**options: Any) -> alt.Legend:
+    """A legend above the chart whose labels are words; two columns, so that a phone shows them."""
+    return alt.Legend(orient="top", columns=2, labelExpr=label_expr(), labelLimit=150, **options)
 
 
 def label_expr(value: str = "datum.value") -> str:
@@ -115,7 +139,7 @@ def dress(chart: Any, subsystem: str, lang: str = "en", dark: bool = False) -> A
         param = alt.VariableParameter(name="labels", value=label_map(subsystem, lang))
         params = [] if chart._get("params") is alt.Undefined else list(chart.params)
         chart.params = [*params, param]
-    return chart
+    return chart.configure_text(color=_DARK_TEXT) if dark else chart
 
 
 def label_map(subsystem: str, lang: str = "en") -> dict[str, str]:

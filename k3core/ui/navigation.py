@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import streamlit as st
+from streamlit.errors import StreamlitAPIException
 
 from k3core.i18n import t
 
@@ -41,10 +42,8 @@ def link(
 ) -> None:
     """A link to a page, carrying ``query``; labelled with the page's name unless told."""
     page = PAGE_BY_SLUG[slug]
-    st.page_link(
-        page.path,
-        label=label or t(f"common.page.{slug}", lang),
-        icon=page.icon,
-        query_params=query,
-        **page_link_options,  # type: ignore[arg-type]
-    )
+    text = label or t(f"common.page.{slug}", lang)
+    try:
+        st.page_link(page.path, label=text, icon=page.icon, query_params=query, **page_link_options)  # type: ignore[arg-type]
+    except StreamlitAPIException:  # the page was started alone, without its neighbours
+        st.caption(text)

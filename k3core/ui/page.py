@@ -278,7 +278,9 @@ class Page:
                 for line in [formula] if isinstance(formula, str) else formula or []:
                     st.latex(line)
                 if wrong:
-                    st.markdown(f"**{self.t('would_be_wrong')}** {self.t(f'{name}.wrong', **values)}")
+                    st.markdown(
+                        f"**{self.t('would_be_wrong')}** {self.t(f'{name}.wrong', **values)}"
+                    )
                 for table_name, table in (tables or {}).items():
                     self.data(table, f"{name}_{table_name}")
 
@@ -304,11 +306,14 @@ class Page:
             on_click="ignore",
         )
 
-    def words(self) -> None:
-        """Problem, difficulty and reason of the mechanism, then where the evidence comes from."""
+    def words(self, **values: object) -> None:
+        """Problem, difficulty and reason of the mechanism, then where the evidence comes from.
+
+        ``values`` fill the fields of the texts: numbers are computed, never typed.
+        """
         st.subheader(self.t("why.title"), anchor="why")
         for column, part in zip(st.columns(3), ("problem", "hard", "reason"), strict=True):
-            column.markdown(f"**{self.t(f'why_{part}')}**\n\n{self.t(f'why.{part}')}")
+            column.markdown(f"**{self.t(f'why_{part}')}**\n\n{self.t(f'why.{part}', **values)}")
         st.caption(f"{self.t('sources_label')} {self.t('why.sources')}")
 
     @contextmanager
@@ -330,7 +335,7 @@ def frame(slug: str) -> Page:
     name = i18n.t(f"common.page.{slug}", lang)
     st.set_page_config(
         page_title=f"{name} · {i18n.t('common.product', lang)}" if slug != "home" else name,
-        page_icon=":material/memory:",
+        page_icon="🧮",
         layout="wide",
     )
     st.html(_STYLE)

@@ -1,0 +1,6 @@
+"""Home."""
+
+from k3core import ui
+
+page = ui.frame("home")
+page.controls(ui.MODEL, ui.TP)

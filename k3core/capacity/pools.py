@@ -186,10 +186,11 @@ class BlockPool:
     @property
     def state_blocks_per_group(self) -> int:
         """1 + ns or 2 + ns where whole states are kept; 2 (running and aligned) with records."""
-        scheme = self.cost.scheme
-        if scheme.state_slots and scheme.slots_hold_live:
-            return self.cost.num_slots
-        return 2 + self.cost.num_slots
+        return self.cost.num_slots if self._slots_hold_live else 2 + self.cost.num_slots
+
+    @property
+    def _slots_hold_live(self) -> bool:
+        return self.cost.scheme.state_slots > 0 and self.cost.scheme.slots_hold_live
 
     @property
     def state_blocks_per_request(self) -> int:
@@ -234,7 +235,13 @@ class BlockPool:
         used = self.max_requests(mean_tokens) * self.blocks_per_request(mean_tokens)
         return self.budget_bytes - used * self.block_bytes
 
+    @property
+    def reserved_bytes(self) -> int:
+        """The aligned state that a scheme of records keeps beside the running one."""
+        return 0 if self._slots_hold_live else self.memory.state_bytes_per_request
+
     def padding_bytes(self, mean_tokens: int) -> int:
         """Block bytes of one request that hold nothing of it."""
         held = self.blocks_per_request(mean_tokens) * self.block_bytes
-        return held - self.cost.total_bytes - self.memory.kv_bytes(mean_tokens)
+        used = self.cost.total_bytes + self.reserved_bytes + self.memory.kv_bytes(mean_tokens)
+        return held - used

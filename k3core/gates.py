@@ -7,7 +7,6 @@ flash-linear-attention `ops/kda/gate.py`.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from k3core.checks import compute_dtype, require_float, require_shape
@@ -15,6 +14,30 @@ from k3core.errors import require
 
 SOFTPLUS_THRESHOLD = 20.0
 """Above this input softplus is the identity."""
+
+EXP_LIMIT = 80.0
+"""Largest exponent that `sigmoid` uses; exp(80) is finite in float32."""
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """``1 / (1 + exp(-x))``, with the same bits wherever an element lies in its tensor.
+
+    `torch.sigmoid` rounds the last elements of a tensor in another way than the others, so that a
+    token computed alone may differ from the same token computed in a batch. Below -80 the result
+    is that of -80 (1.8e-35).
+    """
+    return 1.0 / (1.0 + torch.exp((-x).clamp(max=EXP_LIMIT)))
+
+
+def silu(x: Tensor) -> Tensor:
+    """``x * sigmoid(x)``, bits independent of the position like `sigmoid`."""
+    return x * sigmoid(x)
+
+
+def softplus(x: Tensor) -> Tensor:
+    """``log(1 + exp(x))``, x itself above 20; bits independent of the position like `sigmoid`."""
+    small = torch.log1p(torch.exp(x.clamp(max=SOFTPLUS_THRESHOLD)))
+    return torch.where(x > SOFTPLUS_THRESHOLD, x, small)
 
 
 def kda_gate(
@@ -43,7 +66,7 @@ def kda_gate(
         -float("inf") < lower_bound < 0.0,
         f"lower_bound={lower_bound} must be a negative finite log-decay",
     )
-    return lower_bound * torch.sigmoid(_biased(f, dt_bias, a_log) * _slope(f, a_log, dt_bias))
+    return lower_bound * sigmoid(_biased(f, dt_bias, a_log) * _slope(f, a_log, dt_bias))
 
 
 def softplus_gate(f: Tensor, a_log: Tensor, dt_bias: Tensor) -> Tensor:
@@ -60,7 +83,7 @@ def softplus_gate(f: Tensor, a_log: Tensor, dt_bias: Tensor) -> Tensor:
     Raises:
         K3Error: wrong shape or dtype.
     """
-    x = F.softplus(_biased(f, dt_bias, a_log), threshold=SOFTPLUS_THRESHOLD)
+    x = softplus(_biased(f, dt_bias, a_log))
     return -_slope(f, a_log, dt_bias) * x
 
 

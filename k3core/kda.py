@@ -24,7 +24,7 @@ from torch import Tensor
 
 from k3core.checks import compute_dtype, require_count, require_float, require_shape
 from k3core.errors import require
-from k3core.gates import kda_gate, l2_normalize, normalize_qk, softplus_gate
+from k3core.gates import kda_gate, l2_normalize, normalize_qk, sigmoid, silu, softplus_gate
 
 __all__ = [
     "SUB_CHUNK_LEN",
@@ -37,6 +37,8 @@ __all__ = [
     "l2_normalize",
     "normalize_qk",
     "short_convolution",
+    "sigmoid",
+    "silu",
     "softplus_gate",
 ]
 
@@ -105,7 +107,7 @@ def short_convolution(
     y = wide.new_zeros(batch, num_tokens, channels)
     for tap in range(width):
         y = y + taps[:, tap] * wide[:, tap : tap + num_tokens]
-    return F.silu(y).to(x.dtype), rows[:, num_tokens:].clone()
+    return silu(y).to(x.dtype), rows[:, num_tokens:].clone()
 
 
 def kda_step(

@@ -29,19 +29,17 @@ def oracle_recurrent(
     dv = values.shape[-1]
     identity = np.eye(dk)
     out = np.zeros((batch, num_heads, num_tokens, dv))
-    final = np.zeros((batch, num_heads, dk, dv))
-    for b in range(batch):
-        for h in range(num_heads):
-            s = final[b, h] if state is None else np.array(state, dtype=np.float64)[b, h]
-            for t in range(num_tokens):
-                key, strength = keys[b, h, t], strengths[b, h, t]
-                transition = (identity - strength * np.outer(key, key)) @ np.diag(
-                    np.exp(gates[b, h, t])
-                )
-                s = transition @ s + strength * np.outer(key, values[b, h, t])
-                out[b, h, t] = queries[b, h, t] @ s
-            final[b, h] = s
-    return out, final
+    current = np.zeros((batch, num_heads, dk, dv))
+    if state is not None:
+        current += np.asarray(state, dtype=np.float64)
+    for t in range(num_tokens):
+        key = keys[:, :, t, :, None]
+        strength = strengths[:, :, t, None, None]
+        diagonal = identity * np.exp(gates[:, :, t])[:, :, None, :]
+        transition = (identity - strength * key @ key.swapaxes(-1, -2)) @ diagonal
+        current = transition @ current + strength * key @ values[:, :, t, None, :]
+        out[:, :, t] = (queries[:, :, t, None, :] @ current)[:, :, 0]
+    return out, current
 
 
 def oracle_gate(

@@ -158,7 +158,7 @@ def rollback(
             "state": _state_table(toy.committed, polluted, replayed, reference),
             "formula": pd.DataFrame(
                 {
-                    "row": ["elements_snapshot", "elements_inputs", "ratio"],
+                    "row": ["elements_snapshot", "elements_inputs", "elements_ratio"],
                     "value": [
                         f"{heads} · {dk} · {dv} = {heads * dk * dv:,}",
                         f"{heads} · (3 · {dk} + {dv} + 1) = {heads * (3 * dk + dv + 1):,}",

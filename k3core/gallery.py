@@ -1,0 +1,107 @@
+"""The registry of the 14 figures: which study feeds which figure, and how to draw one to a file.
+
+Pages, ``python -m k3core export`` and the tests all read it. Studies and figures are imported when
+a figure is drawn, so listing the gallery loads neither torch nor altair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from k3core.errors import require
+
+PANEL_WIDTH = 420
+PNG_SCALE = 2.0
+
+
+class GalleryFigure(NamedTuple):
+    """One figure of the gallery.
+
+    Attributes:
+        name: the figure's function, as the source text names it.
+        subsystem: module of ``k3core.studies`` and of ``k3core.figures``, and catalogue.
+        study: function of the study module; all its parameters have defaults.
+        params: default parameters other than the study's own.
+    """
+
+    name: str
+    subsystem: str
+    study: str
+    params: Mapping[str, Any] = {}
+
+    def run(self, **params: Any) -> Any:
+        """Run the study; ``params`` go on top of the default ones."""
+        study: Callable[..., Any] = getattr(
+            import_module(f"k3core.studies.{self.subsystem}"), self.study
+        )
+        return study(**{**self.params, **params})
+
+    def panels(self, result: Any) -> dict[str, Any]:
+        """The named charts of a study's result."""
+        figure: Callable[..., dict[str, Any]] = getattr(
+            import_module(f"k3core.figures.{self.subsystem}"), self.name
+        )
+        return figure(result.tables)
+
+
+GALLERY: dict[str, GalleryFigure] = {
+    figure.name: figure
+    for figure in (
+        GalleryFigure("fig_replay_principle", "decode", "rollback"),
+        GalleryFigure("fig_snapshot_cost", "decode", "snapshot_cost"),
+        GalleryFigure("fig_replay_consistency", "decode", "consistency"),
+    )
+}
+
+
+def figure_spec(name: str, lang: str = "en") -> dict[str, Any]:
+    """Vega-Lite specification of one figure with its default parameters, data included.
+
+    Args:
+        name: a key of ``GALLERY``.
+        lang: language of its words.
+
+    Raises:
+        K3Error: the gallery has no such figure.
+    """
+    require(name in GALLERY, f"name={name!r} is no figure; allowed: {', '.join(GALLERY)}")
+    import altair as alt
+
+    from k3core.figures.style import dress
+
+    figure = GALLERY[name]
+    panels = figure.panels(figure.run()).values()
+    chart = alt.concat(*(panel.properties(width=PANEL_WIDTH) for panel in panels), columns=2)
+    chart = chart.properties(title=alt.TitleParams(f"common.figure.{name}", fontSize=18, dy=-8))
+    chart = chart.resolve_scale(color="independent", shape="independent", size="independent")
+    dressed = dress(chart, figure.subsystem, lang).configure_view(stroke=None)
+    with alt.data_transformers.enable("default", max_rows=None):
+        spec: dict[str, Any] = dressed.to_dict()
+    return spec
+
+
+def export(out_dir: Path, lang: str = "en", names: tuple[str, ...] = ()) -> list[Path]:
+    """Draw figures as PNG and SVG, without a browser.
+
+    Args:
+        out_dir: directory to write to; made when missing.
+        lang: language of the words.
+        names: figures to draw; all of them when empty.
+
+    Returns:
+        The written files, two per figure.
+    """
+    import vl_convert
+
+    out_dir.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name in names or tuple(GALLERY):
+        spec = figure_spec(name, lang)
+        png, svg = out_dir / f"{name}.png", out_dir / f"{name}.svg"
+        png.write_bytes(vl_convert.vegalite_to_png(spec, scale=PNG_SCALE))
+        svg.write_text(vl_convert.vegalite_to_svg(spec), encoding="utf-8")
+        written += [png, svg]
+    return written

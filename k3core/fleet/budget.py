@@ -1,0 +1,207 @@
+"""Admission by budgets: each class of requests may hold only so much of the fleet at once.
+
+K3 report 5.4.3: one request costs anything from under 2K to 1M tokens, so admission counts weight,
+not requests, and separate budgets keep a burst of one class from starving another. The report
+gives no numbers; every budget and weight here is declared by the caller.
+
+A request that does not fit is refused (``mode="reject"``) or waits (``mode="queue"``). Waiting is
+first in, first out within a class, and a class never waits behind another one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from k3core.errors import BudgetError, require
+
+MODES = ("reject", "queue")
+
+
+class Ticket(NamedTuple):
+    """Proof of admission; hand it back to ``release`` exactly once."""
+
+    number: int
+    cls: str
+    weight: int
+    item: object = None
+
+
+class _Waiting(NamedTuple):
+    order: int
+    weight: int
+    item: object
+
+
+class BudgetController:
+    """Counts the admitted weight of each class against its budget.
+
+    Args:
+        budgets: weight that may be held at once, per lane.
+        weights: weight of one request, per class.
+        mode: ``"reject"`` or ``"queue"``.
+        lanes: the lane whose budget a class draws on; without it every class has its own lane,
+            of its own name. Two classes in one lane share one budget (no isolation).
+
+    Raises:
+        BudgetError: a budget or weight is not a positive integer, a class has no lane, a lane
+            has no class, or a weight exceeds its budget (such a request could never enter).
+    """
+
+    def __init__(
+        self,
+        budgets: Mapping[str, int],
+        weights: Mapping[str, int],
+        mode: str = "reject",
+        lanes: Mapping[str, str] | None = None,
+    ) -> None:
+        lanes = {cls: cls for cls in weights} if lanes is None else dict(lanes)
+        require(
+            mode in MODES, f"mode={mode!r} is unknown; allowed: {', '.join(MODES)}", BudgetError
+        )
+        require(bool(weights), "weights must name at least one class", BudgetError)
+        for name, table in (("budgets", budgets), ("weights", weights)):
+            for key, value in table.items():
+                _require_count(f"{name}[{key!r}]", value)
+        require(
+            set(lanes) == set(weights),
+            f"lanes name the classes {sorted(lanes)}, weights name {sorted(weights)}",
+            BudgetError,
+        )
+        require(
+            set(lanes.values()) == set(budgets),
+            f"budgets are given for {sorted(budgets)}, the lanes in use are "
+            f"{sorted(set(lanes.values()))}",
+            BudgetError,
+        )
+        for cls, weight in weights.items():
+            limit = budgets[lanes[cls]]
+            require(
+                weight <= limit,
+                f"weights[{cls!r}]={weight} exceeds its budget {limit}: it could never be admitted",
+                BudgetError,
+            )
+        self.mode = mode
+        self.budgets = dict(budgets)
+        self.weights = dict(weights)
+        self.lanes = lanes
+        self._usage = dict.fromkeys(budgets, 0)
+        self._held: dict[int, Ticket] = {}
+        self._queues: dict[str, deque[_Waiting]] = {cls: deque() for cls in weights}
+        self._rejected = dict.fromkeys(weights, 0)
+        self._next_number = 0
+        self._next_order = 0
+
+    def fresh(self) -> BudgetController:
+        """An empty controller with the same budgets, weights, mode and lanes."""
+        return BudgetController(self.budgets, self.weights, self.mode, self.lanes)
+
+    def admit(self, cls: str, weight: int | None = None, item: object = None) -> Ticket | None:
+        """Ask for admission of one request.
+
+        Args:
+            cls: class of the request.
+            weight: its weight, instead of the weight of its class.
+            item: anything that the caller wants back with the ticket.
+
+        Returns:
+            a ticket; or None: refused in mode ``"reject"``, waiting in mode ``"queue"`` (then a
+            later ``release`` returns its ticket).
+
+        Raises:
+            BudgetError: unknown class, or a weight that is not positive or exceeds the budget.
+        """
+        require(cls in self.weights, f"cls={cls!r} is unknown; {sorted(self.weights)}", BudgetError)
+        if weight is None:
+            weight = self.weights[cls]
+        else:
+            _require_count("weight", weight)
+            limit = self.budgets[self.lanes[cls]]
+            require(
+                weight <= limit,
+                f"weight={weight} exceeds the budget {limit} of class {cls!r}: "
+                "it could never be admitted",
+                BudgetError,
+            )
+        if not self._queues[cls] and self._fits(cls, weight):
+            return self._grant(cls, weight, item)
+        if self.mode == "reject":
+            self._rejected[cls] += 1
+        else:
+            self._queues[cls].append(_Waiting(self._next_order, weight, item))
+            self._next_order += 1
+        return None
+
+    def release(self, ticket: Ticket) -> list[Ticket]:
+        """Give back exactly what the ticket holds.
+
+        Returns:
+            the tickets of waiting requests that enter now, in the order in which they arrived
+            (always empty in mode ``"reject"``).
+
+        Raises:
+            BudgetError: the ticket was released already, or was not issued here.
+        """
+        held = self._held.get(ticket.number)
+        require(
+            held is not None and held is ticket,
+            f"ticket {ticket.number} of class {ticket.cls!r} is not held here: "
+            "released already, or issued by another controller",
+            BudgetError,
+        )
+        del self._held[ticket.number]
+        lane = self.lanes[ticket.cls]
+        self._usage[lane] -= ticket.weight
+        return self._let_in(lane) if self.mode == "queue" else []
+
+    def usage(self, cls: str) -> int:
+        """Weight held in the lane of ``cls``."""
+        return self._usage[self.lanes[cls]]
+
+    def num_held(self, cls: str) -> int:
+        """Requests of ``cls`` that hold a ticket."""
+        return sum(ticket.cls == cls for ticket in self._held.values())
+
+    def num_waiting(self, cls: str) -> int:
+        return len(self._queues[cls])
+
+    def num_rejected(self, cls: str) -> int:
+        return self._rejected[cls]
+
+    def _fits(self, cls: str, weight: int) -> bool:
+        lane = self.lanes[cls]
+        return self._usage[lane] + weight <= self.budgets[lane]
+
+    def _grant(self, cls: str, weight: int, item: object) -> Ticket:
+        ticket = Ticket(self._next_number, cls, weight, item)
+        self._next_number += 1
+        self._held[ticket.number] = ticket
+        self._usage[self.lanes[cls]] += weight
+        return ticket
+
+    def _let_in(self, lane: str) -> list[Ticket]:
+        """Admit waiting requests of one lane: the oldest head of a class that fits, repeatedly.
+
+        A head that does not fit holds back its own class only. In a lane shared by classes, light
+        requests can therefore overtake a heavy head for as long as they keep coming: that is what
+        sharing costs.
+        """
+        granted: list[Ticket] = []
+        classes = [cls for cls in self.weights if self.lanes[cls] == lane]
+        while True:
+            ready = [
+                (queue[0].order, cls)
+                for cls in classes
+                if (queue := self._queues[cls]) and self._fits(cls, queue[0].weight)
+            ]
+            if not ready:
+                return granted
+            cls = min(ready)[1]
+            head = self._queues[cls].popleft()
+            granted.append(self._grant(cls, head.weight, head.item))
+
+
+def _require_count(name: str, value: object) -> None:
+    ok = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    require(ok, f"{name}={value!r} must be an integer >= 1", BudgetError)

@@ -252,7 +252,7 @@ def snapshot_bytes(
         K3Error: a size is out of range or a dtype is unknown.
     """
     _check_sizes(num_heads, dk, dv, draft_len)
-    require(conv_width >= 0, f"conv_width={conv_width} must be >= 0")
+    require_count("conv_width", conv_width)
     state = num_heads * dk * dv * dtype_bytes(state_dtype)
     rows = max(conv_width - 1, 0)
     window = rows * num_heads * (2 * dk + dv) * dtype_bytes(conv_dtype)
@@ -301,12 +301,12 @@ def snapshot_cost_ratio(num_heads: int, dk: int, dv: int, draft_len: int = 1) ->
         K3Error: a size is out of range.
     """
     _check_sizes(num_heads, dk, dv, draft_len)
-    require(draft_len >= 1, f"draft_len={draft_len} must be >= 1: a ratio needs one draft")
+    require_count("draft_len", draft_len, least=1)
     snapshot = draft_len * num_heads * dk * dv
     return snapshot / (draft_len * num_heads * (3 * dk + dv + 1))
 
 
 def _check_sizes(num_heads: int, dk: int, dv: int, draft_len: int) -> None:
     for name, value in {"num_heads": num_heads, "dk": dk, "dv": dv}.items():
-        require(value >= 1, f"{name}={value} must be >= 1")
-    require(draft_len >= 0, f"draft_len={draft_len} must be >= 0")
+        require_count(name, value, least=1)
+    require_count("draft_len", draft_len)

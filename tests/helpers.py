@@ -76,8 +76,8 @@ def make_projection(
 def to_batch(projections: DraftProjections) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """(q, k, v, g, beta) with the draft axis moved to the token axis, for `kda_recurrent`."""
     p = projections
-    q, k, v, g = (torch.stack(list(x), dim=2) for x in (p.q, p.k, p.v, p.g))
-    return q, k, v, g, torch.stack(list(p.beta), dim=2)
+    q, k, v, g, beta = (x.movedim(0, 2) for x in (p.q, p.k, p.v, p.g, p.beta))
+    return q, k, v, g, beta
 
 
 def make_state(

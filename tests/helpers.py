@@ -9,6 +9,7 @@ from torch import Tensor
 
 from k3core.decode import DraftProjections
 from k3core.kda import KDAState, kda_gate, normalize_qk
+from k3core.replayssm import RawInputRing
 
 CONV_WIDTH = 4
 
@@ -128,3 +129,18 @@ def shares_memory(*tensors: Tensor) -> bool:
         (x.data_ptr(), x.data_ptr() + x.numel() * x.element_size()) for x in tensors if x.numel()
     )
     return any(end > start for (_, end), (start, _) in pairwise(spans))
+
+
+def push_all(ring: RawInputRing, projections: DraftProjections) -> None:
+    """Push the drafts one by one."""
+    for i in range(len(projections)):
+        conv = None if projections.conv_inputs is None else projections.conv_inputs[i]
+        p = projections
+        ring.push(p.q[i], p.k[i], p.v[i], p.g[i], p.beta[i], conv)
+
+
+def assert_same_projections(actual: DraftProjections, expected: DraftProjections) -> None:
+    """The same tensors under the same names, bit for bit."""
+    assert set(actual.tensors()) == set(expected.tensors())
+    for name, x in actual.tensors().items():
+        assert same_bits(x, expected.tensors()[name]), name

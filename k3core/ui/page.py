@@ -211,6 +211,7 @@ class Page:
                 metric.value,
                 metric.delta,
                 delta_color="off",
+                delta_arrow="off",
                 help="\n\n".join(parts),
             )
 

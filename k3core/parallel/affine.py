@@ -70,7 +70,7 @@ def scan_tree(maps: Sequence[AffineMap], state: Tensor) -> tuple[list[Tensor], i
 
 
 def transition_and_offset(k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
-    """The message of a stretch: the recurrence over the columns of ``[I | 0]``.
+    """The message of a stretch: the chunked recurrence over the columns of ``[I | 0]``.
 
     Each column of a state evolves on its own. Columns that start as the identity and have nothing
     to write become the transition; columns that start as zeros and write `v` become the state.
@@ -86,4 +86,4 @@ def transition_and_offset(k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tens
     dk = k.shape[-1]
     identity = torch.eye(dk, dtype=k.dtype, device=k.device).expand(*k.shape[:2], dk, dk)
     start = F.pad(identity, (0, v.shape[-1]))
-    return kda.kda_recurrent(k, k, F.pad(v, (dk, 0)), g, beta, start)[1]
+    return kda.kda_chunk(k, k, F.pad(v, (dk, 0)), g, beta, start)[1]

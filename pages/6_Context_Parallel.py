@@ -1,0 +1,126 @@
+"""Page 6: a long prefill shared by several ranks, and what they must tell each other."""
+
+import streamlit as st
+
+from k3core import ui
+from k3core.figures import parallel as figures
+from k3core.studies import parallel as studies
+from k3core.units import bytes_text, count_text, error_text, seconds_text
+
+page = ui.frame("parallel")
+v = page.controls(
+    ui.MODEL,
+    ui.TP,
+    ui.Choice("kcp_row_dtype", "bfloat16", "model", options=("float8", "bfloat16")),
+    ui.Steps("kcp_len", 65_536, "text", options=tuple(2**i for i in range(12, 21))),
+    ui.Slider("kcp_ranks", 4, "text", low=1, high=16),
+    ui.Slider("kcp_documents", 1, "text", low=1, high=6),
+    ui.Steps("kcp_bandwidth", 50, "network", options=(5, 10, 25, 50, 100, 200, 450, 900)),
+    ui.Steps("kcp_latency", 10, "network", options=(1, 2, 5, 10, 20, 50, 100)),
+    ui.Steps("kcp_toy_len", 64, "toy", options=(32, 48, 64, 96, 128, 192, 256)),
+    ui.Slider("kcp_heads", 2, "toy", low=1, high=4),
+    ui.Steps("kcp_dk", 16, "toy", options=(4, 8, 16, 32, 64)),
+    ui.Steps("kcp_dv", 16, "toy", options=(4, 8, 16, 32, 64)),
+    ui.SEED,
+)
+sent = page.study(
+    studies.exchange,
+    model=v.model,
+    tp=v.tp,
+    row_dtype=v.kcp_row_dtype,
+    num_tokens=v.kcp_len,
+    ranks=v.kcp_ranks,
+    documents=v.kcp_documents,
+    bandwidth_gb=float(v.kcp_bandwidth),
+    latency_us=float(v.kcp_latency),
+    seed=v.seed,
+)
+toy = page.study(
+    studies.merge_check,
+    ranks=v.kcp_ranks,
+    documents=v.kcp_documents,
+    heads=v.kcp_heads,
+    dk=v.kcp_dk,
+    dv=v.kcp_dv,
+    toy_len=v.kcp_toy_len,
+    seed=v.seed,
+)
+page.metrics(
+    ui.Metric("message", bytes_text(sent.message_bytes), "derived"),
+    ui.Metric("rows", bytes_text(sent.rows_sent_bytes), "derived"),
+    ui.Metric("equal", count_text(sent.equal_tokens), "derived"),
+    ui.Metric("error", error_text(toy.output_error), "live"),
+)
+ratio = sent.tokens_per_rank / sent.equal_tokens
+verdict = "alone" if v.kcp_ranks == 1 else "crossing_below" if ratio >= 1 else "crossing_above"
+wide, narrow = st.columns([2.1, 1], gap="medium")
+with wide:
+    page.main(
+        figures.main_picture(sent.tables),
+        sent.tables["squares"],
+        crossing=page.t(
+            f"main.{verdict}",
+            tokens=count_text(sent.tokens_per_rank),
+            ratio=f"{max(ratio, 1 / ratio):.1f}",
+        ),
+    )
+with narrow:
+    page.chart(figures.crossing_picture(sent.tables), "crossing")
+
+page.section(
+    "partners",
+    figures.partner_pictures(toy.tables),
+    formula=r"S_r = M_{r-1}\,S_{r-1} + S^{\text{ext}}_{r-1}, \qquad "
+    r"M = \prod_t (I - \beta_t k_t k_t^{\top})\,\mathrm{Diag}(e^{g_t})",
+    tables={"pairs": toy.tables["pairs"], "depth": toy.tables["depth"]},
+    used=toy.num_used,
+    gathered=toy.num_gathered,
+)
+page.section(
+    "merge",
+    figures.merge_pictures(toy.tables),
+    formula=[
+        rf"\text{{toy}} = H\,d_k (d_k + d_v) \cdot 8 = {v.kcp_heads} \cdot {v.kcp_dk} \cdot "
+        rf"{v.kcp_dk + v.kcp_dv} \cdot 8 = {toy.formula_bytes:,}\ \text{{B}}"
+        if v.kcp_ranks > 1
+        else r"\text{toy} = 0\ \text{B}",
+        rf"\text{{production}} = H\,d_k (d_k + d_v) \cdot 4 = {sent.num_heads} \cdot {sent.dk} "
+        rf"\cdot {sent.dk + sent.dv} \cdot 4 = {sent.one_message_bytes:,}\ \text{{B}}",
+        rf"\text{{equal}} = {sent.one_message_bytes:,} / {sent.row_bytes:,} = "
+        rf"{sent.equal_tokens:,.1f}\ \text{{tokens}}",
+    ],
+    tables={name: toy.tables[name] for name in ("traffic", "error_by_rank", "measured")},
+    error=error_text(toy.state_error),
+    measured=bytes_text(toy.sent_bytes),
+    halo=bytes_text(toy.halo_bytes),
+    production_halo=bytes_text(sent.halo_bytes),
+)
+hops = v.kcp_ranks - 1
+page.section(
+    "time",
+    figures.time_pictures(sent.tables),
+    formula=[
+        rf"t = (P-1)\left(\lambda + \frac{{\text{{bytes}}}}{{b}}\right), \quad "
+        rf"{hops}\left({v.kcp_latency}\ \text{{µs}} + \frac{{{num_bytes:,}}}"
+        rf"{{{v.kcp_bandwidth} \cdot 10^9}}\ \text{{s}}\right) = \text{{{seconds_text(seconds)}}}"
+        for num_bytes, seconds in (
+            (sent.message_bytes, sent.kda_seconds),
+            (sent.rows_sent_bytes, sent.mla_seconds),
+        )
+    ],
+    tables={name: sent.tables[name] for name in ("time_by_len", "time_by_ranks")},
+    bandwidth=v.kcp_bandwidth,
+    latency=v.kcp_latency,
+    kda=seconds_text(sent.kda_seconds),
+    mla=seconds_text(sent.mla_seconds),
+)
+page.section(
+    "length",
+    figures.length_pictures(sent.tables),
+    tables={"by_length": sent.tables["by_length"]},
+    expanded=False,
+)
+page.words(
+    rows=bytes_text(sent.rows_sent_bytes),
+    message=bytes_text(sent.message_bytes),
+)

@@ -12,6 +12,7 @@ checkpoint leaves with the block that ends at its boundary.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from k3core.errors import CacheError, require
@@ -33,9 +34,9 @@ _COMPACT_MIN = 4096
 class BlockCache:
     """Least recently used blocks of one cluster.
 
-    One dictionary entry per resident block and one log of touches; nothing is kept of evicted
-    blocks. Eviction walks the log from its old end: an entry is live when it is the last touch of
-    its block.
+    One dictionary entry per resident block and a log of the touched paths; nothing is kept of
+    evicted blocks. Eviction reads the log from its old end: a block of a logged path is live when
+    that was its last touch.
 
     Args:
         capacity_blocks: MLA blocks that fit; 0 caches nothing, None never evicts.
@@ -45,7 +46,15 @@ class BlockCache:
         CacheError: a negative capacity or an unknown rule.
     """
 
-    __slots__ = ("_base", "_checkpoints", "_last", "_log", "_tail", "capacity_blocks", "rule")
+    __slots__ = (
+        "_checkpoints",
+        "_clock",
+        "_last",
+        "_log",
+        "_num_logged",
+        "capacity_blocks",
+        "rule",
+    )
 
     def __init__(self, capacity_blocks: int | None = None, rule: str = "junction") -> None:
         require(
@@ -64,10 +73,10 @@ class BlockCache:
 
     def clear(self) -> None:
         """Forget everything, as a cluster does that fails."""
-        self._last: dict[int, int] = {}  # resident block -> log position of its last touch
-        self._log: list[int] = []
-        self._tail = 0  # log entries before it were evicted or touched again
-        self._base = 0  # log position of _log[0]
+        self._last: dict[int, int] = {}  # resident block -> number of the touch that came last
+        self._log: deque[tuple[int, list[int]]] = deque()  # (touch, its path leaf first), by age
+        self._num_logged = 0  # blocks in the log, live or not
+        self._clock = 0
         self._checkpoints: set[int] = set()  # blocks at whose end a KDA state is kept
 
     def match(self, path: Sequence[int]) -> int:
@@ -113,43 +122,43 @@ class BlockCache:
                 self._checkpoints.add(path[depth - 1])
 
     def _touch(self, path: Sequence[int]) -> None:
-        leaf_first = path[::-1]
+        leaf_first = list(path[::-1])
+        self._clock = clock = self._clock + 1
+        self._last.update(dict.fromkeys(leaf_first, clock))
         if self.capacity_blocks is None:
-            self._last.update(dict.fromkeys(leaf_first, 0))
             return
-        last, log = self._last, self._log
-        position = self._base + len(log)
-        last.update(zip(leaf_first, range(position, position + len(leaf_first)), strict=True))
-        log += leaf_first
-        excess = len(last) - self.capacity_blocks
+        self._log.append((clock, leaf_first))
+        self._num_logged += len(leaf_first)
+        excess = len(self._last) - self.capacity_blocks
         if excess > 0:
             self._evict(excess)
-        if len(log) > _COMPACT_MIN and len(log) > 3 * len(last):
+        if self._num_logged > _COMPACT_MIN and self._num_logged > 4 * len(self._last):
             self._compact()
 
     def _evict(self, excess: int) -> None:
-        last, log, tail, base = self._last, self._log, self._tail, self._base
-        checkpoints = self._checkpoints
+        last, log = self._last, self._log
         while excess:
-            block = log[tail]
-            if last[block] == base + tail:
+            clock, blocks = log.popleft()
+            self._num_logged -= len(blocks)
+            live = [block for block in blocks if last.get(block) == clock]
+            if len(live) > excess:
+                log.appendleft((clock, live[excess:]))
+                self._num_logged += len(live) - excess
+                del live[excess:]
+            for block in live:
                 del last[block]
-                checkpoints.discard(block)
-                excess -= 1
-            tail += 1
-        self._tail = tail
+            self._checkpoints.difference_update(live)
+            excess -= len(live)
 
     def _compact(self) -> None:
-        """Drop the dead entries of the log; its live ones keep their order."""
-        last, base, log = self._last, self._base, self._log
-        self._log = [
-            block
-            for index, block in enumerate(log[self._tail :], base + self._tail)
-            if last[block] == index
-        ]
-        self._base, self._tail = 0, 0
-        for index, block in enumerate(self._log):
-            last[block] = index
+        """Drop the dead part of the log; the live rest keeps its order."""
+        last = self._last
+        filtered = (
+            (clock, [block for block in blocks if last.get(block) == clock])
+            for clock, blocks in self._log
+        )
+        self._log = deque(entry for entry in filtered if entry[1])
+        self._num_logged = len(last)
 
     def __len__(self) -> int:
         return len(self._last)
@@ -165,7 +174,5 @@ class BlockCache:
     def eviction_order(self) -> list[int]:
         """Resident blocks, the next one to leave first; empty when the cache never evicts."""
         return [
-            block
-            for index, block in enumerate(self._log[self._tail :], self._base + self._tail)
-            if self._last[block] == index
+            block for clock, blocks in self._log for block in blocks if self._last[block] == clock
         ]

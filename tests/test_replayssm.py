@@ -4,7 +4,6 @@ from collections import deque
 
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 

@@ -1,6 +1,111 @@
-"""Home."""
+"""Home: one memory grows, one does not; three doors; the path of a request. Needs no torch."""
+
+from typing import NamedTuple
+
+import streamlit as st
 
 from k3core import ui
+from k3core.capacity.profiles import PROFILES
+from k3core.figures import home as figures
+from k3core.studies import home as studies
+from k3core.units import bytes_text, count_text
+
+
+class Symptom(NamedTuple):
+    """A question that opens a page with its controls set: text ``home.symptom.<code>``."""
+
+    code: str
+    slug: str
+    query: dict[str, str]
+
+
+SYMPTOMS = (
+    Symptom("queue", "capacity", {"mean_tokens": "4096", "draft_len": "0"}),
+    Symptom(
+        "log_tokens",
+        "capacity",
+        {
+            "pool_rule": "blocks",
+            "mean_tokens": "65536",
+            "draft_len": "2",
+            "rollback_scheme": "snapshots-align",
+        },
+    ),
+    Symptom("drafts_memory", "capacity", {"rollback_scheme": "snapshots"}),
+    Symptom("prefix", "prefix_cache", {}),
+    Symptom("undo", "decode", {"accepted": "2"}),
+    Symptom("ring", "replayssm", {}),
+    Symptom("pages", "paged_cache", {}),
+    Symptom("fleet", "fleet", {}),
+)
+BOOT_LOG = {"draft_len": "0", "mean_tokens": "24576", "rollback_scheme": "snapshots-state-only"}
+PATH = (
+    "fleet",
+    "prefix_cache",
+    "paged_cache",
+    "parallel",
+    "engine",
+    "decode",
+    "replayssm",
+    "capacity",
+    "verification",
+)
 
 page = ui.frame("home")
-page.controls(ui.MODEL, ui.TP)
+v = page.controls(ui.MODEL, ui.TP, ui.STATE_DTYPE, ui.MLA_DTYPE)
+r = page.study(studies.two_memories, **vars(v))
+
+
+def door(slug: str, text: str, query: dict[str, str] | None = None) -> None:
+    """A link that keeps the reader's model and sets what the target page should show."""
+    ui.link(slug, page.lang, page.query | (query or {}), page.t(text))
+
+
+def two_digits(num_bytes: int) -> str:
+    """Like ``bytes_text``, with the second decimal that published figures carry."""
+    return f"{num_bytes / 2**20:,.2f} MiB" if num_bytes >= 2**20 else bytes_text(num_bytes)
+
+
+left, right = st.columns([2, 1], gap="medium")
+with left:
+    page.metrics(
+        ui.Metric("once", two_digits(r.state_bytes_per_request), "derived"),
+        ui.Metric("per_token", bytes_text(r.mla_bytes_per_token), "derived"),
+        ui.Metric("exchange", page.t("unit.tokens", count=count_text(r.break_even_len)), "derived"),
+    )
+    page.main(figures.main_picture(r.tables), r.tables["growth"][["tokens", "kda", "mla"]])
+with right:
+    with st.container(border=True, gap="small"):
+        st.markdown(f"**{page.t('door.follow')}** · {page.t('door.follow_text')}")
+        door("fleet", "door.follow_link")
+        door("decode", "door.follow_replay")
+    with st.container(border=True, gap="small"):
+        st.markdown(f"**{page.t('door.symptom')}**")
+        for symptom in SYMPTOMS:
+            door(symptom.slug, f"symptom.{symptom.code}", symptom.query)
+    with st.container(border=True, gap="small"):
+        st.markdown(f"**{page.t('door.log')}** · {page.t('door.log_text')}")
+        door("capacity", "door.log_link", BOOT_LOG)
+
+st.subheader(page.t("map.title"), anchor="path")
+for start in range(0, len(PATH), 3):
+    for column, (number, slug) in zip(
+        st.columns(3), enumerate(PATH[start : start + 3], start + 1), strict=True
+    ):
+        with column.container(border=True, height="stretch", gap="small"):
+            name = page.t(f"page.{slug}")
+            ui.link(slug, page.lang, page.query, f"{number} · {name}")
+            st.markdown(page.t(f"map.{slug}"))
+
+st.subheader(page.t("profile.title"), anchor="sources")
+rules = "; ".join(f"{p.engine} {p.version}, {p.date} ({p.source})" for p in PROFILES.values())
+st.markdown(
+    "\n\n".join(
+        (
+            page.t("profile.models", model=r.memory.model.title, source=r.memory.model.source),
+            page.t("profile.rules", rules=rules),
+            page.t("profile.evidence"),
+        )
+    )
+)
+ui.prewarm()

@@ -63,7 +63,9 @@ page.metrics(
     ui.Metric("requests", count_text(r.max_requests), "derived", page.t(f"verdict.at-{r.verdict}")),
     ui.Metric("request_bytes", bytes_text(r.request_bytes), "derived"),
     ui.Metric("once", bytes_text(memory.state_bytes_per_request), "derived"),
-    ui.Metric("exchange", f"{count_text(memory.break_even_len)} tokens", "derived"),
+    ui.Metric(
+        "exchange", page.t("unit.tokens", count=count_text(memory.break_even_len)), "derived"
+    ),
 )
 page.chart(figures.bill(r.tables), "bill")
 page.main(
@@ -133,43 +135,73 @@ page.section(
 
 model = memory.model
 chain = [
-    rf"h = \frac{{{model.num_heads}}}{{{memory.tp}}} = {memory.num_heads}",
-    rf"s = h\,d_k\,d_v\,b = {memory.num_heads} \cdot {model.dk} \cdot {model.dv} \cdot "
-    rf"{dtype_bytes(memory.state_dtype)} = {num(memory.state_bytes_per_layer)}\ \text{{B}}",
-    rf"c = (W-1)\,h\,(2d_k + d_v)\,b = {memory.conv_rows} \cdot {num(memory.conv_channels)} \cdot "
-    rf"{dtype_bytes(memory.conv_dtype)} = {num(memory.conv_bytes_per_layer)}\ \text{{B}}",
-    rf"M = {model.num_kda_layers}\,(s + c) = {num(memory.state_bytes_per_request)}\ \text{{B}}",
-    rf"m = {model.num_mla_layers} \cdot {model.mla_latent_dim} \cdot "
-    rf"{dtype_bytes(memory.mla_dtype)} = {num(memory.mla_bytes_per_token)}\ \text{{B per token}}",
-    rf"L^* = M / m = {num(memory.break_even_len, 1)}\ \Rightarrow\ {num(memory.break_even_tokens)}",
+    (r"h", rf"\tfrac{{{model.num_heads}}}{{{memory.tp}}} = {memory.num_heads}"),
+    (
+        r"s",
+        r"h\,d_k\,d_v\,b",
+        rf"{memory.num_heads} \cdot {model.dk} \cdot {model.dv} \cdot "
+        rf"{dtype_bytes(memory.state_dtype)} = {num(memory.state_bytes_per_layer)}\ \text{{B}}",
+    ),
+    (
+        r"c",
+        r"(W - 1)\,h\,(2 d_k + d_v)\,b",
+        rf"{memory.conv_rows} \cdot {num(memory.conv_channels)} \cdot "
+        rf"{dtype_bytes(memory.conv_dtype)} = {num(memory.conv_bytes_per_layer)}\ \text{{B}}",
+    ),
+    (
+        r"M",
+        rf"{model.num_kda_layers}\,(s + c)",
+        rf"{num(memory.state_bytes_per_request)}\ \text{{B}}",
+    ),
+    (
+        r"m",
+        rf"{model.num_mla_layers} \cdot {model.mla_latent_dim} \cdot "
+        rf"{dtype_bytes(memory.mla_dtype)}",
+        rf"{num(memory.mla_bytes_per_token)}\ \text{{B}}",
+    ),
+    (r"L^*", rf"M / m = {num(memory.break_even_len, 1)}"),
 ]
-budget = num(v.budget_gib, 1)
 if split:
+    share = f"{v.state_pool_ratio:.1f} / {1 + v.state_pool_ratio:.1f}"
     chain += [
-        rf"N_{{\text{{state}}}} = \left\lfloor \frac{{{budget}\ \text{{GiB}} \cdot "
-        rf"{v.state_pool_ratio:.1f} / {1 + v.state_pool_ratio:.1f}}}"
-        rf"{{{v.slots_per_request}\,M + R}} \right\rfloor = "
-        rf"\left\lfloor \frac{{{num(pool.state_pool_bytes)}}}"
-        rf"{{{num(pool.constant_bytes_per_request)}}} \right\rfloor = {num(pool.state_roof)}",
-        rf"N_{{\text{{MLA}}}} = \frac{{{num(pool.mla_pool_tokens)}\ \text{{tokens}}}}{{L}} = "
-        rf"\frac{{{num(pool.mla_pool_tokens)}}}{{{num(v.mean_tokens)}}} = "
-        rf"{num(pool.mla_roof(v.mean_tokens), 1)}",
+        (
+            r"N_s",
+            rf"\left\lfloor {num(v.budget_gib, 1)}\ \text{{GiB}} \cdot {share} \,/\, "
+            rf"({v.slots_per_request} M + R) \right\rfloor",
+            rf"\left\lfloor \tfrac{{{num(pool.state_pool_bytes)}}}"
+            rf"{{{num(pool.constant_bytes_per_request)}}} \right\rfloor = {num(pool.state_roof)}",
+        ),
+        (
+            r"N_m",
+            rf"\tfrac{{{num(pool.mla_pool_tokens)}}}{{{num(v.mean_tokens)}}} = "
+            rf"{num(pool.mla_roof(v.mean_tokens), 1)}",
+        ),
+        (r"N", rf"\min(N_s, \lfloor N_m \rfloor) = {num(r.max_requests)}"),
     ]
 else:
     chain += [
-        rf"B = {pool.quantum} \left\lceil \frac{{{num(pool.page_need_bytes)}}}"
-        rf"{{{pool.quantum} \cdot {num(memory.mla_bytes_per_token_layer)}}} \right\rceil = "
-        rf"{num(pool.block_tokens)}\ \text{{tokens}}",
-        rf"N = \left\lfloor \frac{{{num(pool.num_blocks)}\ \text{{blocks}}}}"
-        rf"{{\lceil L / B \rceil + {pool.num_kda_groups} \cdot {pool.state_blocks_per_group}}} "
-        rf"\right\rfloor = \left\lfloor \frac{{{num(pool.num_blocks)}}}"
-        rf"{{{num(pool.blocks_per_request(v.mean_tokens))}}} \right\rfloor = "
-        rf"{num(r.max_requests)}",
+        (
+            r"B",
+            rf"{pool.quantum} \left\lceil \tfrac{{{num(pool.page_need_bytes)}}}"
+            rf"{{{pool.quantum} \cdot {num(memory.mla_bytes_per_token_layer)}}} \right\rceil",
+            rf"{num(pool.block_tokens)}",
+        ),
+        (
+            r"n",
+            rf"\lceil L / B \rceil + {pool.num_kda_groups} \cdot {pool.state_blocks_per_group}",
+            rf"{num(pool.blocks_per_request(v.mean_tokens))}",
+        ),
+        (
+            r"N",
+            rf"\lfloor {num(pool.num_blocks)} / {num(pool.blocks_per_request(v.mean_tokens))} "
+            rf"\rfloor = {num(r.max_requests)}",
+        ),
     ]
 page.section("chain")
-left, right = st.columns(2)
-for index, line in enumerate(chain):
-    (left if index < (len(chain) + 1) // 2 else right).latex(line)
+cells = st.columns(3)
+for index, (symbol, *steps) in enumerate(chain):
+    lines = r" \\ ".join(f"&= {step}" for step in steps)
+    cells[3 * index // len(chain)].latex(rf"\begin{{aligned}} {symbol} {lines} \end{{aligned}}")
 page.data(r.tables["bill"].drop(columns=["start", "end", "text"]), "bill")
-st.caption(page.t("profile.caption", source=model.source, note=model.note.capitalize()))
+st.caption(page.t("profile.caption", source=model.source, note=page.t(f"note.{model.code}")))
 page.words()

@@ -29,6 +29,11 @@ def _power_of_two_above(value: float) -> float:
     return 2.0 ** math.ceil(math.log2(max(value, 1.0)))
 
 
+def _quarters(value: float) -> list[float]:
+    """Ticks at quarters of the next power of two: whole numbers of binary units."""
+    return [_power_of_two_above(value) * i / 4 for i in range(5)]
+
+
 def _power_of_ten_above(value: float) -> float:
     return 10.0 ** max(1, math.ceil(math.log10(max(value, 1.0) * 1.2)))
 
@@ -44,7 +49,7 @@ def bill(tables: Tables) -> alt.LayerChart:
     x = alt.Scale(domain=[0, limit], nice=False)
     present = [part for part in PARTS if part in set(table["part"])]
     base = style.labelled(alt.Chart(table), "part")
-    bars = base.mark_bar(height=32).encode(
+    bars = base.mark_bar(height=34).encode(
         alt.X("start:Q")
         .scale(x)
         .axis(
@@ -62,6 +67,7 @@ def bill(tables: Tables) -> alt.LayerChart:
             labelExpr=style.label_expr(),
             values=present,
             offset=4,
+            columns=alt.expr("width < 480 ? 3 : 6"),
             symbolType="square",
         )
         .title(None),
@@ -81,7 +87,7 @@ def bill(tables: Tables) -> alt.LayerChart:
         .encode(alt.X("middle:Q").scale(x), alt.Text("text:N"))
         for test, color in ((f"!({on_dark})", _DARK_TEXT), (on_dark, "white"))
     ]
-    return _layer(bars, *numbers).properties(height=40, title="capacity.panel.bill")
+    return _layer(bars, *numbers).properties(height=118, title="capacity.panel.bill")
 
 
 def main_picture(tables: Tables) -> alt.LayerChart:
@@ -113,12 +119,12 @@ def main_picture(tables: Tables) -> alt.LayerChart:
     area = (
         base.transform_filter("datum.roof == 'both' && datum.requests >= 1")
         .transform_calculate(floor="1")
-        .mark_area(color=style.ACCEPTED, opacity=0.13, clip=True)
+        .mark_area(color=style.ACCEPTED, opacity=0.13, clip=True, interpolate="step-after")
         .encode(x_axis, y, alt.Y2("floor:Q"))
     )
     edge = (
         base.transform_filter("datum.roof == 'both' && datum.requests >= 1")
-        .mark_line(color=style.ACCEPTED, strokeWidth=1.2, clip=True)
+        .mark_line(color=style.ACCEPTED, strokeWidth=1.2, clip=True, interpolate="step-after")
         .encode(x, y)
     )
     lines = (
@@ -143,14 +149,18 @@ def main_picture(tables: Tables) -> alt.LayerChart:
     named = style.labelled(alt.Chart(marks), "mark").transform_calculate(
         requests=f"clamp(datum.requests, 1.25, {top / 1.6})"
     )
-    state_name = (
-        named.transform_filter("datum.mark == 'state-slots'")
-        .mark_text(align="left", dy=-9, fontWeight="bold", color=style.KDA)
+    state_names = [
+        named.transform_filter(f"datum.mark == 'state-slots' && {test}")
+        .mark_text(align=align, dy=dy, fontWeight="bold", color=style.KDA)
         .encode(x, y, alt.Text("mark_text:N"))
-    )
+        for align, dy, test in (
+            (alt.Align("left"), -9, "datum.mean_tokens < 32768"),
+            (alt.Align("right"), 14, "datum.mean_tokens >= 32768"),
+        )
+    ]
     mla_name = (
         named.transform_filter("datum.mark == 'mla-cache'")
-        .mark_text(align="left", dx=8, dy=-8, fontWeight="bold", color=style.MLA)
+        .mark_text(align="left", dx=10, dy=-6, fontWeight="bold", color=style.MLA)
         .encode(x, y, alt.Text("mark_text:N"))
     )
     knee = named.transform_filter("datum.mark == 'knee'")
@@ -173,8 +183,9 @@ def main_picture(tables: Tables) -> alt.LayerChart:
     )
     you = style.labelled(alt.Chart(point), "verdict").transform_calculate(
         shown="max(datum.requests, 1)",
-        words="format(datum.requests, ',') + ' ' + datum.verdict_text",
-        right="datum.mean_tokens > 65536",
+        words="format(datum.requests, ',') + ' '"
+        " + (width < 420 ? labels['in_flight'] : datum.verdict_text)",
+        right="datum.mean_tokens >= 4096",
     )
     at = alt.Y("shown:Q").scale(y_scale)
     drop = (
@@ -199,9 +210,9 @@ def main_picture(tables: Tables) -> alt.LayerChart:
         align="right", dx=-6, dy=18, fontWeight="bold", fontSize=14
     ).encode(x, at, alt.Text("words:N"))
     return _layer(
-        area, edge, lines, block_rule, block_name, state_name, mla_name,
+        area, edge, lines, block_rule, block_name, *state_names, mla_name,
         knee_mark, knee_name, drop, dot, at_left, at_right,
-    ).properties(height=290)  # fmt: skip
+    ).properties(height=330)  # fmt: skip
 
 
 def fig_schemes(tables: Tables) -> Panels:
@@ -217,7 +228,14 @@ def fig_schemes(tables: Tables) -> Panels:
     y = (
         alt.Y("scheme:N")
         .sort(order)
-        .axis(labelExpr=style.label_expr(), title=None, labelLimit=190, ticks=False, domain=False)
+        .axis(
+            labelExpr=style.label_expr(),
+            title=None,
+            labelLimit=190,
+            ticks=False,
+            domain=False,
+            labelOverlap=False,
+        )
     )
     chosen = alt.Opacity("chosen:N").scale(domain=[True, False], range=[1.0, 0.5]).legend(None)
     stroke = alt.StrokeWidth("chosen:N").scale(domain=[True, False], range=[2.0, 0.0]).legend(None)
@@ -232,7 +250,9 @@ def fig_schemes(tables: Tables) -> Panels:
 
     def bars(value: str, limit: float, axis: alt.Axis, text: str, legend: bool) -> alt.LayerChart:
         scale = alt.Scale(domain=[0, limit], nice=False)
-        shown = colour.legend(orient="top", labelExpr=style.label_expr()).title(None)
+        shown = colour.legend(
+            orient="top", labelExpr=style.label_expr(), symbolStrokeWidth=0
+        ).title(None)
         return _layer(
             base.mark_bar(stroke=style.KDA).encode(
                 alt.X(f"{value}:Q").scale(scale).axis(axis),
@@ -249,17 +269,17 @@ def fig_schemes(tables: Tables) -> Panels:
 
     bytes_axis = alt.Axis(
         labelExpr=style.BYTES_LABELS, title="capacity.axis.extra_bytes", tickCount=5, grid=False,
-        values=[limit * i / 4 for i in range(5)],
+        values=_quarters(limit),
     )  # fmt: skip
     count_axis = alt.Axis(
-        title="capacity.axis.requests", format=",", tickCount=5, grid=False, tickMinStep=1
+        title="capacity.axis.requests", format=",d", tickCount=5, grid=False, tickMinStep=1
     )
     return {
         "bytes": bars("extra_bytes", limit, bytes_axis, "text:N", True).properties(
-            height=270, title="capacity.panel.scheme_bytes"
+            height=320, title="capacity.panel.scheme_bytes"
         ),
         "requests": bars("requests", most, count_axis, "requests:Q", True).properties(
-            height=270, title="capacity.panel.scheme_requests"
+            height=320, title="capacity.panel.scheme_requests"
         ),
     }
 
@@ -271,7 +291,8 @@ def fig_break_even(tables: Tables) -> Panels:
     """
     growth = tables["growth"]
     base = alt.Chart(growth)
-    x = alt.X("tokens:Q").scale(type="log", base=2, domain=[64, 2**20], nice=False)
+    x_scale = alt.Scale(type="log", base=2, domain=[64, 2**20], nice=False)
+    x = alt.X("tokens:Q").scale(x_scale)
     x_axis = x.axis(
         labelExpr=style.COUNT_LABELS,
         values=[2**i for i in range(6, 21, 2)],
@@ -283,7 +304,7 @@ def fig_break_even(tables: Tables) -> Panels:
         .scale(type="log", base=2)
         .axis(
             labelExpr=style.BYTES_LABELS,
-            title="capacity.axis.request_bytes",
+            title="capacity.axis.rank_bytes",
             grid=False,
             tickCount=7,
         )
@@ -309,13 +330,16 @@ def fig_break_even(tables: Tables) -> Panels:
         x, y, tooltip
     )
     names = (
-        crossing.transform_calculate(words="'TP' + datum.tp + ': ' + format(datum.tokens, ',.0f')")
-        .mark_text(align="right", dx=-8, dy=-8)
-        .encode(x, y, alt.Text("words:N"), strength)
+        crossing.transform_calculate(
+            words="'TP' + datum.tp + ': ' + format(datum.tokens, ',.0f')", edge=str(2**20)
+        )
+        .mark_text(align="right", dy=-7, fontSize=11)
+        .encode(alt.X("edge:Q").scale(x_scale), y, alt.Text("words:N"))
     )
     lines = _layer(flat, rising, dots, names).properties(
-        height=280, title="capacity.panel.break_even"
+        height=330, title="capacity.panel.break_even"
     )
+    largest = float(tables["by_tp"]["state_bytes_per_layer"].max()) * 1.05
     split = (
         alt.Chart(tables["by_tp"])
         .transform_fold(["state_bytes_per_layer", "conv_bytes_per_layer"], as_=["part", "value"])
@@ -325,7 +349,11 @@ def fig_break_even(tables: Tables) -> Panels:
         .mark_bar()
         .encode(
             alt.X("tp:O").axis(title="capacity.axis.tp", labelAngle=0),
-            alt.Y("value:Q").axis(labelExpr=style.BYTES_LABELS, title="capacity.axis.layer_bytes"),
+            alt.Y("value:Q").axis(
+                labelExpr=style.BYTES_LABELS,
+                title="capacity.axis.layer_bytes",
+                values=_quarters(largest),
+            ),
             alt.Color("part:N")
             .scale(
                 domain=["state_bytes_per_layer", "conv_bytes_per_layer"],
@@ -339,7 +367,7 @@ def fig_break_even(tables: Tables) -> Panels:
                 alt.Tooltip("value:Q", format=",", title="capacity.axis.bytes"),
             ],
         )
-        .properties(height=280, title="capacity.panel.layer_by_tp")
+        .properties(height=330, title="capacity.panel.layer_by_tp")
     )
     return {"break_even": lines, "layer_by_tp": split}
 
@@ -350,6 +378,8 @@ def fig_pools(tables: Tables) -> Panels:
     Tables: ``pools``, ``ratios``, ``ratio_point`` of ``CapacityStudy``.
     """
     parts = ["states", "mla_rows", "padding", "idle"]
+    present = [part for part in parts if part in set(tables["pools"]["part"])]
+    fullest = float(tables["pools"].groupby("pool")["bytes"].sum().max())
     pools = (
         style.labelled(alt.Chart(tables["pools"]), "part")
         .transform_calculate(order=f"indexof({parts}, datum.part)")
@@ -357,14 +387,14 @@ def fig_pools(tables: Tables) -> Panels:
         .encode(
             alt.X("bytes:Q").axis(
                 labelExpr=style.BYTES_LABELS, title="capacity.axis.pool_bytes", grid=False,
-                tickCount=6,
+                values=_quarters(fullest),
             ),
             alt.Y("pool:N").axis(
                 labelExpr=style.label_expr(), title=None, ticks=False, domain=False
             ).sort(None),
             alt.Color("part:N")
             .scale(domain=parts, range=[style.KDA, style.MLA, style.NEUTRAL, style.FREE])
-            .legend(orient="top", labelExpr=style.label_expr())
+            .legend(orient="top", labelExpr=style.label_expr(), values=present)
             .title(None),
             alt.Order("order:Q"),
             [
@@ -372,7 +402,7 @@ def fig_pools(tables: Tables) -> Panels:
                 alt.Tooltip("bytes:Q", format=",", title="capacity.axis.bytes"),
             ],
         )
-        .properties(height=200, title="capacity.panel.pools")
+        .properties(height=240, title="capacity.panel.pools")
     )  # fmt: skip
     panels: Panels = {"pools": pools}
     if len(tables["ratios"]):
@@ -396,5 +426,5 @@ def fig_pools(tables: Tables) -> Panels:
             alt.Chart(tables["ratio_point"])
             .mark_point(filled=True, size=150, opacity=1, color=style.REJECTED)
             .encode(x, y),
-        ).properties(height=200, title="capacity.panel.ratios")
+        ).properties(height=240, title="capacity.panel.ratios")
     return panels

@@ -211,15 +211,13 @@ def _point_table(pool: Pool, mean_tokens: int) -> pd.DataFrame:
 def _mark_table(pool: Pool) -> pd.DataFrame:
     """Where the names of the lines stand: inside the picture, on the line."""
     left = MIN_TOKENS * 1.15
-    rows = [("state-slots", left, float(pool.state_roof))]
-    tail = MAX_TOKENS / 2.5
-    while tail > 4 * MIN_TOKENS and pool.mla_roof(round(tail)) < 2.5:
-        tail /= 2
-    rows.append(("mla-cache", tail, pool.mla_roof(round(tail))))
     knee = pool.knee_tokens
+    at_left = knee > MAX_TOKENS / 8
+    rows = [("state-slots", left if at_left else float(MAX_TOKENS), float(pool.state_roof))]
+    rows.append(("mla-cache", left, pool.mla_roof(round(left))))
     if MIN_TOKENS < knee < MAX_TOKENS:
         rows.append(("knee", knee, float(pool.max_requests(math.floor(knee)))))
-    if isinstance(pool, BlockPool):
+    if isinstance(pool, BlockPool) and pool.block_tokens > MIN_TOKENS:
         rows.append(("block", float(pool.block_tokens), 0.0))
     return pd.DataFrame(rows, columns=["mark", "mean_tokens", "requests"])
 

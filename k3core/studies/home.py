@@ -8,6 +8,7 @@ import pandas as pd
 
 from k3core.capacity.memory import RequestMemory
 from k3core.capacity.presets import get_preset
+from k3core.units import bytes_text
 
 MIN_TOKENS, MAX_TOKENS = 64, 2**20
 TOKEN_GRID = tuple(round(MIN_TOKENS * 2 ** (i / 8)) for i in range(8 * 14 + 1))
@@ -59,6 +60,8 @@ def two_memories(
             "mla": [memory.kv_bytes(tokens) for tokens in TOKEN_GRID],
         }
     )
+    growth["kda_text"] = bytes_text(memory.state_bytes_per_request)
+    growth["mla_text"] = [bytes_text(size) for size in growth["mla"]]
     lines = growth.melt("tokens", ["kda", "mla"], "memory", "bytes")
     crossing = pd.DataFrame(
         {"tokens": [memory.break_even_len], "bytes": [float(memory.state_bytes_per_request)]}

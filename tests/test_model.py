@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 
 import pytest
 import torch
@@ -145,7 +146,7 @@ def test_prefill_in_chunks_agrees_with_prefill_at_once(cuts: set[int]) -> None:
     whole, split = TensorMemory(SMALL), TensorMemory(SMALL)
     expected = model.prefill(tokens, whole)
     edges = [0, *sorted(cuts), 90]
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         logits = model.prefill(tokens[start:end], split)
     assert (logits - expected).abs().max() < 1e-11
     for layer in SMALL.kda_layers:
@@ -285,9 +286,7 @@ def test_operations_grow_with_the_text_only_in_mla(model: HybridModel) -> None:
 
 
 @pytest.mark.parametrize("tokens", [[], [-1], [3, SMALL.vocab_size]])
-def test_bad_tokens_raise_before_anything_is_written(
-    model: HybridModel, tokens: list[int]
-) -> None:
+def test_bad_tokens_raise_before_anything_is_written(model: HybridModel, tokens: list[int]) -> None:
     memory = TensorMemory(SMALL)
     for run in (model.prefill, model.verify):
         with pytest.raises(K3Error, match="tokens"):

@@ -56,10 +56,6 @@ class Checkpoint:
         state: KDAState = self._cache.load_kda(layer)
         return state
 
-    def publish(self) -> None:
-        """Make the pages read-only and keep them readable without a reference."""
-        self._pool.publish(self.pages)
-
     def pin(self) -> None:
         """Take a reference, so that no allocation reuses the pages."""
         self._pool.retain(self.pages)

@@ -19,7 +19,7 @@ from time import perf_counter
 import torch
 
 from k3core.engine.drafters import Drafter
-from k3core.engine.memory import CachedBlock, RequestMemory
+from k3core.engine.memory import CachedBlock, Checkpoint, RequestMemory
 from k3core.engine.request import (
     PREFILL,
     VERIFY,
@@ -266,37 +266,56 @@ class Engine:
         )
 
     def _publish(self, request: Request) -> None:
-        """Make what the last chunk completed visible: blocks first, then checkpoints."""
-        ticket, end = request.ticket, request.num_computed
-        if ticket is None or end < self.block_tokens:
+        """Make what the last chunk completed visible: blocks first, then checkpoints.
+
+        The copy of the states comes before both: it allocates, and an allocation may evict.
+        """
+        end = request.num_computed
+        if request.ticket is None or end < self.block_tokens:
             return
+        checkpoints = self._copy_states(request)
+        ticket = self._announced(request, request.ticket)
+        block_of = dict(zip(ticket.block_hashes, request.blocks, strict=True))
         for index, block in enumerate(request.blocks[: end // self.block_tokens]):
             block.pages = request.memory.block_pages(index)
-        of_hash = dict(zip(ticket.block_hashes, request.blocks, strict=True))
         for block_hash in self.cache.mark_ready(ticket, end).block_hashes:
-            pages = of_hash[block_hash].pages
-            self.pool.publish(pages)
-            self._published.update((page, (block_hash, False)) for page in pages)
-        if end % self.block_tokens == 0:
-            self._checkpoint(request, ticket, end)
-
-    def _checkpoint(self, request: Request, ticket: Registration, boundary: int) -> None:
-        """Leave a checkpoint of every KDA group at ``boundary``, or none when pages run out."""
-        block_hash = ticket.block_hashes[boundary // self.block_tokens - 1]
-        groups = self.model.config.kda_groups
-        if len(self.cache.checkpoint_groups(block_hash)) == len(groups):
-            return
-        try:
-            made = request.memory.checkpoints(groups)
-        except PoolExhausted:
-            request.num_skipped_checkpoints += 1
-            return
-        for group, checkpoint in enumerate(made):
-            if self.cache.persist_checkpoint(ticket, boundary, group, checkpoint):
-                checkpoint.publish()
-                self._published.update((page, (block_hash, True)) for page in checkpoint.pages)
+            self._keep(block_of[block_hash].pages, block_hash, is_checkpoint=False)
+        for group, checkpoint in enumerate(checkpoints):
+            if self.cache.persist_checkpoint(ticket, end, group, checkpoint):
+                block_hash = ticket.block_hashes[end // self.block_tokens - 1]
+                self._keep(checkpoint.pages, block_hash, is_checkpoint=True)
                 request.num_checkpoint_pages += len(checkpoint.pages)
             checkpoint.unpin()
+
+    def _copy_states(self, request: Request) -> list[Checkpoint]:
+        """The states at a boundary that lacks a checkpoint, one per KDA group; none when the
+        pool has no pages for them: the request goes on without leaving one."""
+        num_blocks, beyond = divmod(request.num_computed, self.block_tokens)
+        if beyond or request.ticket is None:
+            return []
+        groups = self.model.config.kda_groups
+        there = self.cache.checkpoint_groups(request.ticket.block_hashes[num_blocks - 1])
+        if len(there) == len(groups):
+            return []
+        try:
+            return request.memory.checkpoints(groups)
+        except PoolExhausted:
+            request.num_skipped_checkpoints += 1
+            return []
+
+    def _announced(self, request: Request, ticket: Registration) -> Registration:
+        """The ticket, renewed when a block that others had published, and that this request
+        computed for itself, was evicted since it was announced."""
+        written = ticket.block_hashes[: request.num_computed // self.block_tokens]
+        if any(self.cache.block_state(block_hash) == "absent" for block_hash in written):
+            self.cache.abort(ticket)
+            ticket = request.ticket = self.cache.register(ticket, request.blocks)
+        return ticket
+
+    def _keep(self, pages: tuple[int, ...], block_hash: bytes, *, is_checkpoint: bool) -> None:
+        """Keep pages readable after their last reference, until the pool reuses them."""
+        self.pool.publish(pages)
+        self._published.update((page, (block_hash, is_checkpoint)) for page in pages)
 
     def _forget(self, pages: tuple[int, ...]) -> None:
         """The pool reused ``pages``: drop their cache entries and free what belonged to them.

@@ -1,0 +1,136 @@
+"""What a page that changes kind would hand to its next owner, with and without scrubbing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+
+from k3core.page_pool import PagePool
+from k3core.page_stats import PageKind
+from k3core.sizes import positive_int
+from k3core.studies.paged_cache.run import stale_content
+from k3core.studies.paged_cache.sizes import TORCH_DTYPES, RequestSizes, request_sizes
+
+
+class _UnscrubbedPool(PagePool):
+    def _scrub(self, pages: object) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class StaleStudy:
+    """One page in both directions of a change of kind.
+
+    Tables:
+        rows: the first rows of a former state page after three real rows were written.
+        readers: what the next owner finds, per direction, with and without scrubbing.
+    """
+
+    tables: dict[str, pd.DataFrame]
+    sizes: RequestSizes
+    num_written: int
+
+    def found(self, direction: str, pool: str, column: str) -> float:
+        """One number of ``readers``; ``pool`` is ``scrubbed`` or ``unscrubbed``."""
+        readers = self.tables["readers"]
+        row = readers[(readers["direction"] == direction) & (readers["pool"] == pool)]
+        return float(row[column].iloc[0])
+
+
+def stale_bytes(
+    model: str = "kimi-k3",
+    tp: int = 8,
+    state_dtype: str = "float32",
+    mla_dtype: str = "float8",
+    heads: int = 12,
+    dk: int = 128,
+    dv: int = 128,
+    tokens_per_page: int = 512,
+    num_written: int = 3,
+    shown_rows: int = 48,
+) -> StaleStudy:
+    """A state page becomes an MLA page, and the reverse.
+
+    In the first direction ``num_written`` rows are written and all rows of the page are read with
+    weight zero on the others, as a masked attention kernel does (vLLM #35138): zero times NaN is
+    NaN. In the other a fresh request reads its state before it writes one (vLLM #56524).
+
+    Raises:
+        K3Error: a size is out of range.
+    """
+    sizes = request_sizes(model, tp, state_dtype, mla_dtype, heads, dk, dv, tokens_per_page)
+    num_written = min(positive_int("num_written", num_written), tokens_per_page)
+    shown_rows = min(positive_int("shown_rows", shown_rows), tokens_per_page)
+    rows, readers = [], []
+    for name, make in (("scrubbed", PagePool), ("unscrubbed", _UnscrubbedPool)):
+        page_rows, result = _state_then_rows(sizes, make, num_written)
+        readers.append(("state_to_rows", name, *result))
+        for row in range(shown_rows):
+            num_nan = int(page_rows[row].isnan().sum())
+            dirty = int((page_rows[row] != 0).sum())
+            status = "written" if row < num_written else "stale" if dirty else "clean"
+            rows.append((name, row, status, num_nan))
+        readers.append(("rows_to_state", name, *_rows_then_state(sizes, make)))
+    return StaleStudy(
+        tables={
+            "rows": pd.DataFrame(rows, columns=["pool", "row", "status", "nan_values"]),
+            "readers": pd.DataFrame(
+                readers,
+                columns=["direction", "pool", "stale_bytes", "nan_values", "wrong_values", "read"],
+            ),
+        },
+        sizes=sizes,
+        num_written=num_written,
+    )
+
+
+def _pool(sizes: RequestSizes, make: type[PagePool]) -> PagePool:
+    num_pages = -(-sizes.kda_bytes // sizes.page_bytes)
+    sizes.require_buffer(num_pages)
+    return make(num_pages, sizes.page_bytes)
+
+
+def _state_then_rows(
+    sizes: RequestSizes, make: type[PagePool], num_written: int
+) -> tuple[torch.Tensor, tuple[int, int, int, int]]:
+    """Rows of the reused page, and (stale bytes, NaN values, wrong outputs, outputs)."""
+    pool = _pool(sizes, make)
+    cache = sizes.cache(pool)
+    cache.store_kda(0, *sizes.state(seed=4))
+    cache.release()
+    (page,) = pool.alloc(PageKind.MLA_KV)
+    stale, num_nan = stale_content(pool, page, sizes.memory.mla_dtype)
+    pool.free(page)
+    rows = sizes.rows(num_written, seed=5)
+    cache.append_mla(num_written, rows)
+    page = cache.mla_pages[0].page
+    content = torch.from_numpy(pool.page_bytes_view(page).copy()).view(rows.dtype)
+    page_rows = content.reshape(sizes.tokens_per_page, -1).to(torch.float32)
+    weights = torch.zeros(sizes.tokens_per_page)
+    weights[:num_written] = 1 / num_written
+    output = weights @ page_rows
+    expected = weights[:num_written] @ rows.to(torch.float32)
+    wrong = int((~torch.isclose(output, expected, rtol=1e-4, atol=1e-5)).sum())
+    return page_rows, (stale, num_nan, wrong, output.numel())
+
+
+def _rows_then_state(sizes: RequestSizes, make: type[PagePool]) -> tuple[int, int, int, int]:
+    """(stale bytes, NaN values, entries of the fresh state that are not zero, entries)."""
+    pool = _pool(sizes, make)
+    cache = sizes.cache(pool)
+    num_tokens = pool.num_pages * sizes.tokens_per_page
+    cache.append_mla(num_tokens, sizes.rows(num_tokens, seed=6))
+    cache.release()
+    stale = num_nan = wrong = total = 0
+    dtype = sizes.memory.state_dtype
+    for page in pool.alloc(PageKind.KDA_STATE, pool.num_pages):
+        page_stale, page_nan = stale_content(pool, page, dtype)
+        stale, num_nan = stale + page_stale, num_nan + page_nan
+        content = torch.from_numpy(pool.page_bytes_view(page).copy())
+        width = TORCH_DTYPES[dtype].itemsize
+        values = content[: len(content) // width * width].view(TORCH_DTYPES[dtype])
+        wrong += int((values != 0).sum())
+        total += values.numel()
+    return stale, num_nan, wrong, total

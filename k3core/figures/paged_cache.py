@@ -21,6 +21,10 @@ _PLACES = alt.Scale(domain=["owned", "cached"], range=[1.0, style.PALE])
 _MARKS = ("evicted", "retyped", "leaked")
 
 
+def _layer(*charts: alt.Chart) -> alt.LayerChart:
+    return alt.LayerChart(layer=list(charts))
+
+
 def main_picture(tables: Tables) -> alt.LayerChart:
     """Pages x steps: one bar per stay of a page, solid while owned, pale while cached.
 
@@ -59,7 +63,7 @@ def main_picture(tables: Tables) -> alt.LayerChart:
             tooltip=tooltip,
         )
     )
-    layers: list[alt.Chart | alt.LayerChart] = [bars]
+    layers = [bars]
     if text_size >= _SMALLEST_TEXT:
         owned = alt.Chart(tables["stays"]).transform_filter("datum.place == 'owned'")
         layers += [
@@ -84,7 +88,7 @@ def main_picture(tables: Tables) -> alt.LayerChart:
             alt.Tooltip("shown:Q", title="paged_cache.axis.playhead"),
         )
     )
-    return alt.layer(*layers, head).properties(height=_MAIN_HEIGHT)
+    return _layer(*layers, head).properties(height=_MAIN_HEIGHT)
 
 
 def _mark_layers(
@@ -213,7 +217,7 @@ def _length_chart(tables: Tables, scope: str) -> alt.LayerChart:
             .mark_text(align="right", dx=-6, fontSize=12)
             .encode(x, alt.Y("low:Q").scale(type="log"), alt.Text("words:N")),
         ]
-    return alt.layer(*layers).properties(height=280)
+    return _layer(*layers).properties(height=280)
 
 
 def fig_mla_paging(tables: Tables) -> Panels:
@@ -246,7 +250,7 @@ def fig_mla_paging(tables: Tables) -> Panels:
             fill.mark_text(dy=-8, fontSize=12).encode(x, alt.Y("tokens:Q"), alt.Text("text:N"))
         )
     return {
-        "fill": alt.layer(*layers).properties(height=240, title="paged_cache.panel.fill"),
+        "fill": _layer(*layers).properties(height=240, title="paged_cache.panel.fill"),
         "roundtrip": flow_chart(tables["roundtrip"]).properties(
             title="paged_cache.panel.roundtrip"
         ),
@@ -283,7 +287,7 @@ def _heads_chart(heads: pd.DataFrame) -> alt.LayerChart:
         .mark_text(color="#202124", fontWeight="bold")
         .encode(alt.X("middle:Q"), y, alt.Text("text:N"))
     )
-    return alt.layer(runs, names).properties(height=150, title="paged_cache.panel.heads")
+    return _layer(runs, names).properties(height=150, title="paged_cache.panel.heads")
 
 
 def fig_kda_store(tables: Tables) -> Panels:
@@ -319,7 +323,7 @@ def fig_kda_store(tables: Tables) -> Panels:
         .sort(None)
         .axis(labelExpr=style.label_expr(), title="paged_cache.axis.dtype", labelAngle=0)
     )
-    formats = alt.layer(
+    formats = _layer(
         cells.mark_rect(cornerRadius=3, stroke="white", strokeWidth=2, opacity=0.85).encode(
             x,
             alt.Color("verdict:N")
@@ -367,7 +371,7 @@ def stale_pictures(tables: Tables) -> Panels:
     ]
     last = int(tables["rows"]["row"].max())
     cells = rows.transform_calculate(left="datum.row - 0.42", right="datum.row + 0.42")
-    content = alt.layer(
+    content = _layer(
         cells.mark_bar(cornerRadius=1).encode(
             alt.X("left:Q")
             .scale(domain=[-0.6, last + 0.6], nice=False)
@@ -394,7 +398,7 @@ def stale_pictures(tables: Tables) -> Panels:
     )
     offset = alt.YOffset("pool:N").sort(["scrubbed", "unscrubbed"])
     x = alt.X("share:Q").scale(domain=[0, 1.25], nice=False)
-    wrong = alt.layer(
+    wrong = _layer(
         share.mark_bar().encode(
             x.axis(
                 title="paged_cache.axis.wrong_share", format="%", values=[0, 0.25, 0.5, 0.75, 1]

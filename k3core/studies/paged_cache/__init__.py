@@ -1,12 +1,13 @@
 """Studies of the page pool: a run of several requests, pages by length, storage, stale bytes."""
 
 from k3core.studies.paged_cache.lengths import LengthStudy, lengths
-from k3core.studies.paged_cache.run import PoolRun, RunView, pages_for, run_pool
+from k3core.studies.paged_cache.run import CHUNK_TOKENS, PoolRun, RunView, pages_for, run_pool
 from k3core.studies.paged_cache.sizes import RequestSizes, request_sizes
 from k3core.studies.paged_cache.stale import StaleStudy, stale_bytes
 from k3core.studies.paged_cache.storage import PagingStudy, StoreStudy, paging, store
 
 __all__ = [
+    "CHUNK_TOKENS",
     "LengthStudy",
     "PagingStudy",
     "PoolRun",

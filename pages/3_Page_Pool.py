@@ -1,0 +1,211 @@
+"""Page 3: two kinds of memory in the pages of one pool."""
+
+from typing import Any
+
+import streamlit as st
+
+from k3core import ui
+from k3core.capacity.presets import PRESETS
+from k3core.figures import paged_cache as figures
+from k3core.studies import paged_cache as studies
+from k3core.units import bytes_text, count_text, error_text, percent_text
+
+POOL_SIZES = (16, 24, 32, 48, 64, 96, 128, 192, 256)
+HEAD_SIZES = (16, 32, 64, 128)
+RANKS = (1, 2, 4, 8, 16)
+MAX_HEADS = 128  # of all ranks
+
+
+def num(value: float) -> str:
+    """A number for a formula; the braces keep the separator from growing a space."""
+    return f"{value:,}".replace(",", "{,}")
+
+
+def enough_pages(values: Any) -> int:
+    """The smallest pool that holds nearly three of the longest requests."""
+    sizes = studies.request_sizes(
+        values["model"],
+        values["tp"],
+        values["state_dtype"],
+        values["mla_dtype"],
+        values["pool_heads"],
+        values["pool_dk"],
+        values["pool_dv"],
+        values["pool_tokens_per_page"],
+    )
+    needed = 2.8 * studies.pages_for(sizes, values["pool_kda_layers"], values["pool_seq_len"])
+    return next((size for size in POOL_SIZES if size >= needed), POOL_SIZES[-1])
+
+
+page = ui.frame("paged_cache")
+v = page.controls(
+    ui.MODEL,
+    ui.TP,
+    ui.STATE_DTYPE,
+    ui.MLA_DTYPE,
+    ui.Slider(
+        "pool_heads",
+        lambda values: PRESETS[values["model"]].heads_per_rank(values["tp"]),
+        "state",
+        low=1,
+        high=lambda values: MAX_HEADS // values["tp"],
+    ),
+    ui.Steps("pool_dk", lambda values: PRESETS[values["model"]].dk, "state", options=HEAD_SIZES),
+    ui.Steps("pool_dv", lambda values: PRESETS[values["model"]].dv, "state", options=HEAD_SIZES),
+    ui.Slider("pool_requests", 6, "load", low=1, high=8),
+    ui.Steps("pool_seq_len", 4096, "load", options=(512, 1024, 2048, 4096, 6144, 8192, 16384)),
+    ui.Slider("pool_kda_layers", 3, "load", low=1, high=6),
+    ui.Steps("pool_tokens_per_page", 512, "pages", options=(128, 256, 512, 768, 1024, 1536)),
+    ui.Steps("pool_pages", enough_pages, "pages", options=POOL_SIZES),
+    ui.Choice("pool_keep", "cached", "pages", options=("cached", "dropped"), style="segments"),
+    ui.Toggle("pool_scrub", True, "pages"),
+    ui.Slider("pool_append", 600, "storage", low=1, high=4096),
+    ui.Steps(
+        "pool_to_tp",
+        4,
+        "storage",
+        options=lambda values: tuple(
+            ranks for ranks in RANKS if values["pool_heads"] * values["tp"] % ranks == 0
+        ),
+    ),
+)
+sizes: dict[str, Any] = {
+    "model": v.model,
+    "tp": v.tp,
+    "state_dtype": v.state_dtype,
+    "mla_dtype": v.mla_dtype,
+    "heads": v.pool_heads,
+    "dk": v.pool_dk,
+    "dv": v.pool_dv,
+    "tokens_per_page": v.pool_tokens_per_page,
+}
+run = page.study(
+    studies.run_pool,
+    **sizes,
+    kda_layers=v.pool_kda_layers,
+    pool_pages=v.pool_pages,
+    num_requests=v.pool_requests,
+    seq_len=v.pool_seq_len,
+    keep=v.pool_keep,
+    scrub=v.pool_scrub,
+)
+top = st.container()
+head = page.body_controls(ui.Slider("pool_step", 13, "", low=0, high=run.num_steps - 1))
+now = run.at(head.pool_step)
+with top:
+    page.metrics(
+        ui.Metric(
+            "slab",
+            page.t("unit.pages", count=run.slab_pages),
+            "live",
+            page.t("unit.slab", layers=run.num_kda_layers, pages=run.pages_per_layer),
+        ),
+        ui.Metric(
+            "mla",
+            page.t("unit.pages", count=now.num_mla),
+            "live",
+            page.t("unit.running", count=now.num_running),
+        ),
+        ui.Metric(
+            "available",
+            page.t("unit.pages", count=now.num_cached + now.num_free),
+            "live",
+            page.t("unit.available", cached=now.num_cached, free=now.num_free),
+        ),
+        ui.Metric(
+            "leaked",
+            bytes_text(run.stale_bytes),
+            "live",
+            page.t("unit.changes", count=run.num_retyped),
+        ),
+    )
+page.main(
+    figures.main_picture({**run.tables, "playhead": now.playhead}),
+    run.tables["stays"],
+    chunk=count_text(studies.CHUNK_TOKENS),
+    page=bytes_text(run.sizes.page_bytes),
+    written=bytes_text(run.bytes_written),
+    wrong=run.num_wrong,
+)
+
+length = page.study(
+    studies.lengths,
+    **sizes,
+    kda_layers=v.pool_kda_layers,
+    pool_pages=v.pool_pages,
+    seq_len=v.pool_seq_len,
+)
+memory = length.sizes.memory
+model = memory.model
+page.section(
+    "length",
+    figures.fig_page_pool(length.tables),
+    columns=3,
+    formula=[
+        rf"\text{{MLA}} = {model.num_mla_layers} \cdot \left\lceil \tfrac{{{num(v.pool_seq_len)}}}"
+        rf"{{{num(v.pool_tokens_per_page)}}} \right\rceil = {num(length.num_mla_pages)}"
+        r"\ \text{pages}",
+        rf"\text{{KDA}} = {model.num_kda_layers} \cdot \left\lceil "
+        rf"\tfrac{{{num(run.sizes.kda_bytes)}}}{{{num(run.sizes.page_bytes)}}} \right\rceil = {num(length.num_kda_pages)}"
+        r"\ \text{pages}",
+        rf"L^{{*}} = \tfrac{{{model.num_kda_layers} \cdot {num(run.sizes.kda_bytes)}}}"
+        rf"{{{model.num_mla_layers} \cdot {num(run.sizes.row_bytes)}}}"
+        rf" = {num(round(memory.break_even_len, 1))}\ \text{{tokens}}",
+    ],
+    tables={name: length.tables[name] for name in ("by_length", "break_even")},
+    tokens=count_text(memory.break_even_len),
+    pages_tokens=count_text(length.sizes.break_even_tokens),
+    mla=count_text(length.num_mla_pages),
+    kda=count_text(length.num_kda_pages),
+    length=count_text(v.pool_seq_len),
+    model=page.t(f"option.{v.model}"),
+    tp=v.tp,
+)
+paging = page.study(studies.paging, **sizes, num_tokens=v.pool_append, to_tp=v.pool_to_tp)
+page.section(
+    "paging",
+    figures.fig_mla_paging(paging.tables),
+    columns=3,
+    formula=rf"\left\lceil \tfrac{{{num(v.pool_append)}}}{{{num(v.pool_tokens_per_page)}}} "
+    rf"\right\rceil = {paging.num_pages},\quad {num(v.pool_append)} - "
+    rf"{paging.num_pages - 1} \cdot {num(v.pool_tokens_per_page)} = {num(paging.last_fill)}",
+    tables={"fill": paging.tables["fill"], "heads": paging.tables["heads"]},
+    tokens=count_text(v.pool_append),
+    pages=paging.num_pages,
+    last=count_text(paging.last_fill),
+    tp=v.tp,
+    to_tp=v.pool_to_tp,
+    difference=error_text(paging.max_difference),
+)
+stored = page.study(studies.store, **sizes)
+page.section(
+    "store",
+    figures.fig_kda_store(stored.tables),
+    formula=rf"\left\lceil \tfrac{{{num(stored.num_bytes)}}}{{{num(run.sizes.page_bytes)}}} "
+    rf"\right\rceil = {stored.num_pages},\quad {stored.num_pages} \cdot "
+    rf"{num(run.sizes.page_bytes)} - {num(stored.num_bytes)} = {num(stored.padding_bytes)}"
+    r"\ \text{B}",
+    tables={name: stored.tables[name] for name in ("pages", "formats")},
+    bytes=bytes_text(stored.num_bytes),
+    pages=stored.num_pages,
+    padding=bytes_text(stored.padding_bytes),
+    share=percent_text(stored.padding_share),
+    different=stored.num_different,
+)
+stale = page.study(studies.stale_bytes, **sizes)
+page.section(
+    "stale",
+    figures.stale_pictures(stale.tables),
+    tables=stale.tables,
+    written=stale.num_written,
+    wrong=count_text(stale.found("state_to_rows", "unscrubbed", "wrong_values")),
+    read=count_text(stale.found("state_to_rows", "unscrubbed", "read")),
+    state=count_text(stale.found("rows_to_state", "unscrubbed", "wrong_values")),
+)
+page.words(
+    model=page.t(f"option.{v.model}"),
+    tp=v.tp,
+    state=bytes_text(memory.state_bytes_per_request),
+    row=bytes_text(memory.mla_bytes_per_token),
+    tokens=count_text(memory.break_even_len),
+)

@@ -38,7 +38,7 @@ SYMPTOMS = (
     Symptom("pages", "paged_cache", {}),
     Symptom("fleet", "fleet", {}),
 )
-BOOT_LOG = {"draft_len": "0", "mean_tokens": "24576", "rollback_scheme": "snapshots-state-only"}
+BOOT_LOG = {"draft_len": "0", "mean_tokens": "16384", "rollback_scheme": "snapshots-state-only"}
 PATH = (
     "fleet",
     "prefix_cache",

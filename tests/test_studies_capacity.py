@@ -1,0 +1,267 @@
+"""Studies of capacity and of the first screen, and the pictures made of them."""
+
+import json
+import math
+
+import pytest
+import vl_convert
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from k3core.capacity.pools import GIB
+from k3core.capacity.presets import PRESETS
+from k3core.capacity.profiles import PROFILES, get_profile
+from k3core.capacity.rollback import SCHEMES
+from k3core.errors import CapacityError
+from k3core.figures import capacity as figures
+from k3core.figures import home as home_figures
+from k3core.figures import style
+from k3core.studies.capacity import MAX_TOKENS, plan
+from k3core.studies.home import two_memories
+
+MIB = 2**20
+
+plans = st.fixed_dictionaries(
+    {
+        "model": st.sampled_from(list(PRESETS)),
+        "tp": st.sampled_from([1, 2, 4, 8, 16]),
+        "state_dtype": st.sampled_from(["float32", "bfloat16"]),
+        "mla_dtype": st.sampled_from(["float8", "bfloat16"]),
+        "draft_len": st.integers(0, 15),
+        "rollback_scheme": st.sampled_from(list(SCHEMES)),
+        "mean_tokens": st.integers(1, MAX_TOKENS),
+        "budget_gib": st.floats(0.001, 500),
+        "pool_rule": st.sampled_from(list(PROFILES)),
+        "slots_per_request": st.integers(1, 5),
+    }
+)
+
+
+# The planner
+
+
+def test_bill_of_k3_at_8192_tokens():
+    """State 69 x 786,432, window 69 x 27,648, MLA 8,192 x 13,824, raw inputs 6,809,472 and seven
+    window rows 4,451,328, four reserved slots of 56,171,520."""
+    bill = plan().tables["bill"].set_index("part")["bytes"]
+    assert bill.to_dict() == {
+        "state": 54_263_808,
+        "conv_window": 1_907_712,
+        "reserved_slots": 224_686_080,
+        "rollback": 11_260_800,
+        "mla": 113_246_208,
+        "padding": 0,
+    }
+
+
+@settings(max_examples=20)
+@given(plans)
+def test_bill_parts_stack_without_gap_and_sum_to_the_request(params):
+    study = plan(**params)
+    bill = study.tables["bill"]
+    assert (bill["bytes"] >= 0).all()
+    assert bill["start"].iloc[0] == 0
+    assert (bill["start"].iloc[1:].to_numpy() == bill["end"].iloc[:-1].to_numpy()).all()
+    assert bill["end"].iloc[-1] == study.request_bytes
+    assert study.max_requests * study.request_bytes <= params["budget_gib"] * GIB
+
+
+@settings(max_examples=20)
+@given(plans)
+def test_what_fits_stays_under_both_roofs_at_every_length(params):
+    roofs = (
+        plan(**params).tables["roofs"].pivot(index="mean_tokens", columns="roof", values="requests")
+    )
+    assert (roofs["both"] <= roofs["state-slots"]).all()
+    assert (roofs["both"] <= roofs["mla-cache"]).all()
+    assert roofs["both"].is_monotonic_decreasing
+    assert roofs["state-slots"].nunique() == 1
+
+
+@settings(max_examples=20)
+@given(plans)
+def test_pools_add_up_to_the_budget(params):
+    study = plan(**params)
+    pools = study.tables["pools"]
+    assert (pools["bytes"] >= 0).all()
+    assert pools["bytes"].sum() == math.floor(params["budget_gib"] * GIB)
+    assert pools.loc[pools["part"] == "idle", "bytes"].sum() == study.idle_bytes
+
+
+def test_public_boot_log_admits_51_requests():
+    """SGLang boot log of K3 at TP8: 257 slots, 5 per request, 51 in flight; knee near 22.6 K."""
+    study = plan(
+        draft_len=0, rollback_scheme="snapshots-state-only", mean_tokens=9216, budget_gib=28.5
+    )
+    assert study.max_requests == 51
+    assert study.verdict == "state-slots"
+    marks = study.tables["marks"].set_index("mark")["mean_tokens"]
+    assert marks["knee"] == pytest.approx(22_600, rel=0.02)
+
+
+def test_knee_is_where_the_verdict_turns():
+    knee = plan().tables["marks"].set_index("mark").loc["knee", "mean_tokens"]
+    assert plan(mean_tokens=math.floor(knee * 0.9)).verdict == "state-slots"
+    assert plan(mean_tokens=math.ceil(knee * 1.1)).verdict == "mla-cache"
+
+
+def test_best_ratio_admits_at_least_as_many_as_any_other():
+    study = plan(mean_tokens=8192)
+    again = plan(mean_tokens=8192, state_pool_ratio=study.best_ratio)
+    assert again.max_requests == study.best_ratio_requests
+    assert study.best_ratio_requests >= study.max_requests
+
+
+def test_table_per_degree_is_the_published_one():
+    """Kimi K3: 428.55, 214.28, 107.14, 53.57, 26.78 MiB per request and rank, TP1 to TP16."""
+    table = plan().tables["by_tp"]
+    assert list(table["tp"]) == [1, 2, 4, 8, 16]
+    mib = [428.55, 214.28, 107.14, 53.57, 26.78]
+    assert list(table["state_bytes_per_request"] / MIB) == pytest.approx(mib, abs=0.006)
+    assert set(table["mla_bytes_per_token"]) == {13_824}
+    assert list(table["break_even_tokens"]) == [32_507, 16_254, 8_127, 4_064, 2_032]
+    assert table.loc[table["chosen"], "tp"].item() == 8
+
+
+def test_crossings_lie_on_both_lines():
+    growth = plan().tables["growth"]
+    crossing = growth[growth["memory"] == "crossing"]
+    assert list(crossing["bytes"]) == pytest.approx(list(crossing["tokens"] * 13_824))
+
+
+def test_schemes_stand_side_by_side_with_their_published_bytes():
+    table = plan(draft_len=7).tables["schemes"].set_index("scheme")
+    assert set(table.index) == set(SCHEMES)
+    assert table.loc["snapshots-state-only", "buffer_bytes"] == 414 * MIB
+    assert table.loc["raw-inputs", "buffer_bytes"] == 6_809_472
+    assert table.loc["low-rank-inputs", "bytes_per_token_layer"] == 9_496
+    assert table.loc[table["chosen"]].index.item() == "raw-inputs"
+    assert (table["requests"] > 0).all()
+
+
+def test_cheaper_schemes_never_admit_fewer():
+    for rule in PROFILES:
+        table = plan(pool_rule=rule, mean_tokens=2048).tables["schemes"]
+        records = table[table["keeps"] == "records"]
+        states = table[table["keeps"] == "states"]
+        assert records["requests"].min() > states["requests"].max()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tp": 5}, "tp=5"),
+        ({"model": "k9"}, "k9"),
+        ({"budget_gib": 0.0}, "budget_gib=0"),
+        ({"mean_tokens": 0}, "mean_tokens=0"),
+        ({"rollback_scheme": "none"}, "none"),
+        ({"pool_rule": "heap"}, "heap"),
+        ({"draft_len": 16, "rollback_scheme": "flush-ring"}, "draft_len=16"),
+    ],
+)
+def test_impossible_plans_are_refused_by_name(changes, message):
+    with pytest.raises(CapacityError, match=message):
+        plan(**changes)
+
+
+def test_a_budget_below_one_request_says_so():
+    study = plan(budget_gib=0.1)
+    assert (study.max_requests, study.verdict) == (0, "nothing-fits")
+
+
+def test_every_profile_is_dated_and_sourced():
+    for code, profile in PROFILES.items():
+        assert get_profile(code) is profile
+        assert profile.date
+        assert profile.source
+
+
+# The first screen
+
+
+def test_first_screen_crosses_at_4063_tokens():
+    study = two_memories()
+    assert study.state_bytes_per_request == 56_171_520
+    assert study.mla_bytes_per_token == 13_824
+    assert round(study.break_even_len) == 4_063
+
+
+def test_one_memory_grows_and_one_does_not():
+    growth = two_memories().tables["growth"]
+    assert growth["kda"].nunique() == 1
+    assert (growth["mla"] == growth["tokens"] * 13_824).all()
+
+
+@pytest.mark.parametrize("model", PRESETS)
+def test_first_screen_is_drawn_for_every_preset(model):
+    study = two_memories(model, 8, mla_dtype=PRESETS[model].mla_dtype)
+    assert 0 < study.break_even_len < MAX_TOKENS
+    assert study.tables["crossing"]["bytes"].item() == study.state_bytes_per_request
+
+
+# Pictures
+
+TOY_BLOCKS = {"model": "toy", "pool_rule": "blocks", "budget_gib": 0.5, "mla_dtype": "bfloat16"}
+CASES = [
+    {},
+    {"pool_rule": "blocks", "mean_tokens": 2**20},
+    {"budget_gib": 0.01, "draft_len": 0},
+    TOY_BLOCKS,
+]
+
+
+def all_charts(params):
+    tables = plan(**params).tables
+    return {
+        "bill": figures.bill(tables),
+        "main": figures.main_picture(tables),
+        **figures.fig_schemes(tables),
+        **figures.fig_pools(tables),
+        **figures.fig_break_even(tables),
+    }
+
+
+@pytest.mark.parametrize("params", CASES, ids=["default", "blocks", "nothing", "toy"])
+def test_every_picture_compiles_with_words_for_every_key(params):
+    for name, chart in all_charts(params).items():
+        spec = style.dress(chart, "capacity", dark=bool(params)).to_dict()
+        assert "capacity." not in json.dumps({k: v for k, v in spec.items() if k != "datasets"})
+        assert vl_convert.vegalite_to_vega(spec)["marks"], name
+
+
+def test_first_picture_compiles_with_words_for_every_key():
+    chart = home_figures.main_picture(two_memories().tables)
+    spec = style.dress(chart, "home").to_dict()
+    assert '"home.' not in json.dumps(spec)
+    assert vl_convert.vegalite_to_vega(spec)["marks"]
+
+
+def test_codes_in_the_tables_have_words():
+    words = style.label_map("capacity")
+    columns = {
+        "bill": ["part"],
+        "roofs": ["roof"],
+        "point": ["verdict"],
+        "marks": ["mark"],
+        "schemes": ["scheme", "keeps", "numerics"],
+        "pools": ["pool", "part"],
+    }
+    for params in CASES:
+        tables = plan(**params).tables
+        for table, names in columns.items():
+            for name in names:
+                assert set(tables[table][name]) <= set(words), (table, name)
+
+
+def test_named_panels_follow_the_pool_rule():
+    assert set(figures.fig_pools(plan().tables)) == {"pools", "ratios"}
+    assert set(figures.fig_pools(plan(pool_rule="blocks").tables)) == {"pools"}
+
+
+def test_bill_axis_steps_by_powers_of_two():
+    limits = set()
+    for tokens in range(8192, 65536, 8192):
+        axis = figures.bill(plan(mean_tokens=tokens).tables).to_dict()["layer"][0]["encoding"]["x"]
+        limits.add(axis["scale"]["domain"][1])
+    assert all(math.log2(limit).is_integer() for limit in limits)
+    assert len(limits) <= 3

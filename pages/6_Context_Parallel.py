@@ -69,12 +69,12 @@ with narrow:
 
 page.section(
     "partners",
-    figures.partner_pictures(toy.tables),
+    figures.partner_pictures({**sent.tables, **toy.tables}),
     formula=r"S_r = M_{r-1}\,S_{r-1} + S^{\text{ext}}_{r-1}, \qquad "
     r"M = \prod_t (I - \beta_t k_t k_t^{\top})\,\mathrm{Diag}(e^{g_t})",
-    tables={"pairs": toy.tables["pairs"], "depth": toy.tables["depth"]},
-    used=toy.num_used,
-    gathered=toy.num_gathered,
+    tables={"pairs": sent.tables["pairs"], "depth": toy.tables["depth"]},
+    used=sent.num_used,
+    gathered=sent.num_gathered,
 )
 page.section(
     "merge",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import Any
 
 import altair as alt
 import pandas as pd
@@ -13,12 +15,11 @@ Tables = Mapping[str, pd.DataFrame]
 Chart = alt.Chart | alt.LayerChart | alt.FacetChart
 
 # The main picture is laid out in pixels: squares keep their area on every screen width.
-_HEIGHT = 340
+_HEIGHT, _AXIS_HEIGHT = 340, 68
 _RULER_TOP, _RULER_BOTTOM = 4, 36
-_KDA_CENTER, _KDA_TEXT = 84, 118
-_MLA_CENTER, _MLA_TEXT = 210, 290
-_KEY_CENTER = 326
-_FULL_SIDE = 136.0
+_KDA_CENTER, _MLA_CENTER, _KEY_CENTER = 80, 206, 326
+_FULL_SIDE = 120.0
+_RULER_WIDTH = 560  # of a desktop page; decides how many squares fit side by side
 _FULL_BYTES = 160 * 2**20  # the largest square; more bytes keep this size and a dashed edge
 _KEY_BYTES = 2**20
 
@@ -33,8 +34,12 @@ _MICROSECONDS = (
 )
 
 
-def _kind_legend() -> alt.Legend:
-    return alt.Legend(orient="top", labelExpr=style.label_expr(), title=None)
+def _kind_legend(**options: Any) -> alt.Legend:
+    return alt.Legend(orient="top", labelExpr=style.label_expr(), title=None, **options)
+
+
+def _line_legend() -> alt.Legend:
+    return _kind_legend(symbolType="stroke", symbolSize=400)
 
 
 def main_picture(tables: Tables) -> Chart:
@@ -50,6 +55,7 @@ def main_picture(tables: Tables) -> Chart:
         title="parallel.axis.position",
         labelExpr=style.COUNT_LABELS,
         labelOverlap=True,
+        values=[0, *(int(end) for end in ruler["end"])],
         grid=False,
     )
     rows = {"text": (_RULER_TOP + _RULER_BOTTOM) // 2, "kda": _KDA_CENTER, "mla": _MLA_CENTER}
@@ -103,16 +109,10 @@ def main_picture(tables: Tables) -> Chart:
             alt.Tooltip("position:Q", format=",", title="parallel.axis.document_border"),
         )
     )
-    is_kda = squares["kind"] == "kda"
-    cells = squares.assign(
-        row=is_kda.map({True: _KDA_CENTER, False: _MLA_CENTER}),
-        under=is_kda.map({True: _KDA_TEXT, False: _MLA_TEXT}),
-        area=squares["bytes"].clip(upper=_FULL_BYTES) / _FULL_BYTES * _FULL_SIDE**2,
-        edge=(squares["bytes"] > _FULL_BYTES).map({True: "cut", False: "whole"}),
-    )
+    cells = _cells(squares, len(ruler))
     cell_base = style.labelled(alt.Chart(cells), "kind")
     size = alt.Size("area:Q").scale(None).legend(None)
-    packets = cell_base.mark_square(opacity=0.9, strokeWidth=2.5).encode(
+    packets = cell_base.mark_square(opacity=1, strokeWidth=2.5).encode(
         x_only,
         alt.Y("row:Q").scale(y_scale),
         size,
@@ -127,8 +127,10 @@ def main_picture(tables: Tables) -> Chart:
             alt.Tooltip("bytes:Q", format=",", title="parallel.axis.sent_bytes"),
         ],
     )
-    sizes = cell_base.mark_text(fontSize=12).encode(
-        x_only, alt.Y("under:Q").scale(y_scale), alt.Text("text:N")
+    sizes = (
+        cell_base.transform_filter("datum.has_text")
+        .mark_text(fontSize=12)
+        .encode(x_only, alt.Y("under:Q").scale(y_scale), alt.Text("text:N"))
     )
     key_base = style.labelled(
         alt.Chart(pd.DataFrame({"key": ["key_square"], "row": [_KEY_CENTER], "left": [0]})), "key"
@@ -141,7 +143,24 @@ def main_picture(tables: Tables) -> Chart:
     )
     return alt.layer(
         text_bars, rank_names, borders, packets, sizes, key_square, key_text
-    ).properties(height=_HEIGHT)
+    ).properties(height=_HEIGHT + _AXIS_HEIGHT)
+
+
+def _cells(squares: pd.DataFrame, num_ranks: int) -> pd.DataFrame:
+    """Place and size of each square; where they would meet, only every n-th is drawn."""
+    center = squares["kind"].map({"kda": _KDA_CENTER, "mla": _MLA_CENTER})
+    area = squares["bytes"].clip(upper=_FULL_BYTES) / _FULL_BYTES * _FULL_SIDE**2
+    side = area**0.5
+    cells = squares.assign(
+        row=center,
+        under=center + side / 2 + 13,
+        area=area,
+        edge=(squares["bytes"] > _FULL_BYTES).map({True: "cut", False: "whole"}),
+        every=((side + 6) * num_ranks / _RULER_WIDTH).clip(lower=1).apply(math.ceil),
+    )
+    text_every = cells["every"] * (-(-num_ranks // (6 * cells["every"])))
+    cells = cells.assign(has_text=cells["rank"] % text_every == cells["every"] // 2)
+    return cells[cells["rank"] % cells["every"] == cells["every"] // 2]
 
 
 def crossing_picture(tables: Tables) -> Chart:
@@ -160,11 +179,11 @@ def crossing_picture(tables: Tables) -> Chart:
                 values=_TOKENS_TICKS,
             ),
             alt.Y("bytes:Q")
-            .scale(type="log", base=2, domain=[2**13, 2**30], nice=False)
+            .scale(type="log", base=2, domain=[2**11, 2**30], nice=False)
             .axis(
                 title="parallel.axis.layer_bytes",
                 labelExpr=style.BYTES_LABELS,
-                values=[2**14, 2**18, 2**22, 2**26, 2**30],
+                values=[2**12, 2**16, 2**20, 2**24, 2**28],
             ),
             alt.Color("kind:N").scale(_KINDS).legend(_kind_legend()),
             tooltip=[
@@ -182,45 +201,50 @@ def crossing_picture(tables: Tables) -> Chart:
 def _token_marks(marks: pd.DataFrame) -> list[alt.Chart]:
     """Dashed rules at token counts; ``equal`` is named at the top, ``you`` at the bottom."""
     base = style.labelled(alt.Chart(marks), "mark").transform_calculate(
-        name="trim(datum.mark_text + ' ' + datum.number)"
+        name="trim(datum.mark_text + '\\n' + datum.number)"
     )
     x = alt.X("tokens:Q").scale(_TOKENS_SCALE)
     rules = base.mark_rule(strokeDash=[5, 4], color=style.NEUTRAL, strokeWidth=1.5).encode(
         x, alt.Tooltip("tokens:Q", format=",.1f", title="parallel.axis.tokens")
     )
-    top = (
-        base.transform_filter("datum.mark == 'equal'")
-        .mark_text(align="right", dx=-5, fontSize=12, fontWeight="bold")
-        .encode(x, alt.Text("name:N"), alt.Y(value=10))
-    )
+    equal = base.transform_filter("datum.mark == 'equal'")
+    at_top: dict[str, Any] = {"fontSize": 12, "fontWeight": "bold", "lineBreak": "\n"}
+    left, right = (equal.transform_filter(f"datum.tokens {side} 700") for side in (">=", "<"))
+    top = [
+        text.encode(x, alt.Text("name:N"), alt.Y(value=10))
+        for text in (
+            left.mark_text(align="right", dx=-5, **at_top),
+            right.mark_text(align="left", dx=5, **at_top),
+        )
+    ]
     bottom = (
         base.transform_filter("datum.mark == 'you'")
         .mark_text(align="left", dx=5, fontSize=12, fontWeight="bold")
         .encode(x, alt.Text("name:N"), alt.Y(value=alt.expr("height - 10")))
     )
-    return [rules, top, bottom]
+    return [rules, *top, bottom]
 
 
 def partner_pictures(tables: Tables) -> dict[str, Chart]:
     """Whose message changes whose state, and how many merges wait for each other.
 
-    Tables: ``pairs`` and ``depth`` of ``MergeStudy``.
+    Tables: ``pairs`` of ``ExchangeStudy`` and ``depth`` of ``MergeStudy``.
     """
-    statuses = ["used", "later", "other_document"]
+    statuses = ["used", "later", "other_document", "own"]
     pairs = (
         style.labelled(alt.Chart(tables["pairs"]), "status")
-        .mark_point(size=150, strokeWidth=2, opacity=1)
+        .mark_point(size=90, strokeWidth=2, opacity=1)
         .encode(
             alt.X("receiver:O").axis(title="parallel.axis.receiver", labelAngle=0, grid=True),
             alt.Y("sender:O").axis(title="parallel.axis.sender", grid=True),
             alt.Shape("status:N")
-            .scale(domain=statuses, range=["circle", "circle", "cross"])
-            .legend(_kind_legend()),
+            .scale(domain=statuses, range=["circle", "circle", "cross", "square"])
+            .legend(_kind_legend(columns=2)),
             alt.Stroke("status:N").scale(
-                domain=statuses, range=[style.KDA, style.NEUTRAL, style.REJECTED]
+                domain=statuses, range=[style.KDA, style.NEUTRAL, style.REJECTED, style.FREE]
             ),
             alt.Fill("status:N").scale(
-                domain=statuses, range=[style.KDA, "transparent", style.REJECTED]
+                domain=statuses, range=[style.KDA, "transparent", style.REJECTED, style.FREE]
             ),
             tooltip=[
                 alt.Tooltip("sender:O", title="parallel.axis.sender"),
@@ -236,10 +260,10 @@ def partner_pictures(tables: Tables) -> dict[str, Chart]:
         .encode(
             alt.X("ranks:Q").scale(domain=[1, 16]).axis(title="parallel.axis.ranks", format="d"),
             alt.Y("merges:Q").axis(title="parallel.axis.merges", format="d", tickMinStep=1),
-            alt.StrokeDash("scan:N").legend(_kind_legend()),
+            alt.StrokeDash("scan:N").legend(_line_legend()),
             alt.Color("scan:N")
             .scale(domain=["chain", "tree"], range=[style.NEUTRAL, style.KDA])
-            .legend(_kind_legend()),
+            .legend(_line_legend()),
             tooltip=[
                 alt.Tooltip("scan_text:N", title="parallel.axis.scan"),
                 alt.Tooltip("ranks:Q", title="parallel.axis.ranks"),
@@ -287,15 +311,19 @@ def merge_pictures(tables: Tables) -> dict[str, Chart]:
         )
         .properties(height=250, title="parallel.panel.error")
     )
-    sent = tables["measured"]
+    sent = tables["measured"].assign(
+        sent_kib=tables["measured"]["sent_bytes"] / 1024,
+        formula_kib=tables["measured"]["formula_bytes"] / 1024,
+    )
     x = alt.X("num_tokens:O").axis(title="parallel.axis.toy_tokens", labelAngle=0)
-    bytes_axis = alt.Axis(title="parallel.axis.measured_bytes", labelExpr=style.BYTES_LABELS)
     measured = alt.layer(
         alt.Chart(sent)
         .mark_bar(color=style.KDA, opacity=0.9)
         .encode(
             x,
-            alt.Y("sent_bytes:Q").axis(bytes_axis),
+            alt.Y("sent_kib:Q")
+            .scale(domain=[0, 2.0 ** math.ceil(math.log2(max(sent["sent_kib"].max(), 1)) + 0.1)])
+            .axis(title="parallel.axis.measured_kib", tickCount=5),
             tooltip=[
                 alt.Tooltip("num_tokens:O", title="parallel.axis.toy_tokens"),
                 alt.Tooltip("sent_bytes:Q", format=",", title="parallel.axis.measured_bytes"),
@@ -304,7 +332,7 @@ def merge_pictures(tables: Tables) -> dict[str, Chart]:
         ),
         alt.Chart(sent)
         .mark_tick(color=style.NEUTRAL, thickness=3, bandSize=64)
-        .encode(x, alt.Y("formula_bytes:Q")),
+        .encode(x, alt.Y("formula_kib:Q")),
     ).properties(height=250, title="parallel.panel.measured")
     return {"error": error, "measured": measured}
 
@@ -323,8 +351,9 @@ def time_pictures(tables: Tables) -> dict[str, Chart]:
         .scale(type="symlog", constant=10, domain=[0, 1e7], nice=False, clamp=True)
         .axis(
             title="parallel.axis.time",
-            values=[0, 10, 100, 1000, 1e4, 1e5, 1e6, 1e7],
+            values=[0, 100, 1000, 1e4, 1e5, 1e6, 1e7],
             labelExpr=_MICROSECONDS,
+            labelOverlap=False,
         )
     )
     colour = alt.Color("kind:N").scale(_KINDS).legend(_kind_legend())

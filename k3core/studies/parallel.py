@@ -50,6 +50,7 @@ class ExchangeStudy:
         time_by_len: seconds of one all-gather against tokens per rank.
         time_by_ranks: the same against ranks, at this length.
         by_length: MLA cache of one layer and KDA message against the whole length.
+        pairs: one row per receiver and sender: what the receiver does with that message.
     """
 
     tables: dict[str, pd.DataFrame]
@@ -64,7 +65,8 @@ class ExchangeStudy:
     halo_bytes: int
     kda_seconds: float
     mla_seconds: float
-    num_kda_layers: int
+    num_used: int
+    num_gathered: int
 
     @property
     def equal_tokens(self) -> float:
@@ -158,6 +160,7 @@ def exchange(
             ],
             columns=["num_tokens", "kind", "bytes"],
         ),
+        "pairs": _pairs(layout),
     }
     return ExchangeStudy(
         tables=tables,
@@ -172,7 +175,8 @@ def exchange(
         halo_bytes=memory.conv_bytes_per_layer if ranks > 1 else 0,
         kda_seconds=seconds(message, ranks),
         mla_seconds=seconds(rows_sent, ranks),
-        num_kda_layers=preset.num_kda_layers,
+        num_used=int((tables["pairs"]["status"] == "used").sum()),
+        num_gathered=ranks * (ranks - 1),
     )
 
 
@@ -183,15 +187,28 @@ def _ruler(layout: Layout) -> pd.DataFrame:
 
 
 def _squares(layout: Layout, message_bytes: int, row_bytes: int) -> pd.DataFrame:
-    """One row per rank and kind; only some carry their size as text, so that texts do not meet."""
-    alone, every = len(layout.rank_lens) == 1, -(-len(layout.rank_lens) // 6)
-    rows = []
+    alone, rows = len(layout.rank_lens) == 1, []
     for rank, (start, end) in enumerate(layout.rank_bounds):
         rows_sent = 0 if alone else (end - start) * row_bytes
         for kind, sent in (("kda", message_bytes), ("mla", rows_sent)):
-            text = bytes_text(sent) if rank % every == 0 else ""
-            rows.append((rank, kind, (start + end) / 2, sent, text))
+            rows.append((rank, kind, (start + end) / 2, sent, bytes_text(sent)))
     return pd.DataFrame(rows, columns=["rank", "kind", "center", "bytes", "text"])
+
+
+def _pairs(layout: Layout) -> pd.DataFrame:
+    world = range(len(layout.rank_lens))
+    rows = []
+    for receiver in world:
+        used = layout.senders(receiver)
+        for sender in world:
+            if sender == receiver:
+                status = "own"
+            elif sender in used:
+                status = "used"
+            else:
+                status = "other_document" if sender < receiver else "later"
+            rows.append((sender, receiver, status))
+    return pd.DataFrame(rows, columns=["sender", "receiver", "status"])
 
 
 @dataclass(frozen=True)
@@ -199,7 +216,6 @@ class MergeStudy:
     """A real exchange between ranks on toy tensors, held against one rank.
 
     Tables:
-        pairs: one row per receiver and other rank: how the receiver treats that message.
         traffic: one row per rank: tokens, bytes of the tensors really sent and received.
         error_by_rank: relative error of the state from which each rank starts, by the format in
             which the maps are chained.
@@ -214,8 +230,6 @@ class MergeStudy:
     sent_bytes: int
     formula_bytes: int
     halo_bytes: int
-    num_used: int
-    num_gathered: int
 
 
 def merge_check(
@@ -243,7 +257,6 @@ def merge_check(
         document_lens=lens,
     )
     halos = [traffic.sent_bytes for traffic in convolution.traffic]
-    pairs = _pairs(layout)
     sent = result.traffic[0].sent_bytes
     formula = chain.communication_volume(1, heads, dk, dv, ranks, itemsize=8)
     traffic = pd.DataFrame(
@@ -254,7 +267,6 @@ def merge_check(
         columns=["rank", "num_tokens", "sent_bytes", "received_bytes", "num_used", "halo_bytes"],
     )
     tables = {
-        "pairs": pairs,
         "traffic": traffic,
         "error_by_rank": _error_by_rank(inputs, layout, result.initial_states),
         "depth": _depth(),
@@ -268,8 +280,6 @@ def merge_check(
         sent_bytes=sent,
         formula_bytes=formula,
         halo_bytes=max(halos),
-        num_used=int((pairs["status"] == "used").sum()),
-        num_gathered=len(pairs),
     )
 
 
@@ -301,18 +311,6 @@ def _one_rank(inputs: Iterable[Tensor], lens: tuple[int, ...]) -> tuple[Tensor, 
 
 def _gap(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().max())
-
-
-def _pairs(layout: Layout) -> pd.DataFrame:
-    world = range(len(layout.rank_lens))
-    rows = []
-    for receiver in world:
-        used = layout.senders(receiver)
-        for sender in world:
-            if sender != receiver:
-                earlier = "other_document" if sender < receiver else "later"
-                rows.append((sender, receiver, "used" if sender in used else earlier))
-    return pd.DataFrame(rows, columns=["sender", "receiver", "status"])
 
 
 def _error_by_rank(

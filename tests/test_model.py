@@ -154,10 +154,20 @@ def test_prefill_in_chunks_agrees_with_prefill_at_once(cuts: set[int]) -> None:
             assert (mine - theirs).abs().max() < 1e-11
 
 
+ODD = ModelConfig(
+    num_layers=8, hidden_size=13, num_heads=3, dk=5, dv=7, conv_width=3, gate_rank=3, kv_latent=11,
+    rope_width=3, nope_width=5, value_width=7, mlp_size=17, vocab_size=61,
+)  # fmt: skip
+TOY = ModelConfig(vocab_size=61)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("sizes", [SMALL, ODD, TOY], ids=["small", "odd", "toy"])
 @pytest.mark.parametrize("window_len", [1, 2, 5, 8])
-def test_window_rows_equal_single_steps_bit_for_bit(dtype: str, window_len: int) -> None:
-    config = dataclasses.replace(SMALL, dtype=dtype)
+def test_window_rows_equal_single_steps_bit_for_bit(
+    dtype: str, sizes: ModelConfig, window_len: int
+) -> None:
+    config = dataclasses.replace(sizes, dtype=dtype)
     model = HybridModel(config)
     prompt, tokens = random_tokens(33), random_tokens(window_len, seed=1)
     one, many = TensorMemory(config), TensorMemory(config)

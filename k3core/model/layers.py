@@ -1,13 +1,14 @@
 """The layers of the stack, with weights drawn from one seeded generator.
 
-A layer knows two forms of its work: over a chunk (prefill), and over the rows of a decode window,
-one row at a time.
+A layer knows two forms of its work: over a chunk (prefill) and over a decode window. They differ
+in their matrix products alone: a window takes them row by row (:func:`linear_by_row`). All other
+operations give a row the same bits whatever stands beside it; that excludes ``torch.sigmoid``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -17,8 +18,19 @@ from torch.nn import functional
 from k3core import decode, kda
 from k3core.decode import DraftProjections
 from k3core.errors import require
+from k3core.gates import sigmoid, silu
 from k3core.kda import KDAState
 from k3core.model.config import TORCH_DTYPES, ModelConfig
+
+Linear = Callable[[Tensor, Tensor], Tensor]
+
+
+def linear_by_row(x: Tensor, weight: Tensor) -> Tensor:
+    """``functional.linear`` of each row (T, in) alone: a row's bits do not depend on the others.
+
+    Rows are copied first, because BLAS rounds an unaligned row in another way.
+    """
+    return torch.cat([functional.linear(row.clone(), weight) for row in x.split(1)])
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-5) -> Tensor:
@@ -76,12 +88,12 @@ class KDALayer:
         self.norm = weights.ones(dv)
         self.w_out = weights.linear(config.hidden_size, heads * dv)
 
-    def project(self, x: Tensor, window: Tensor) -> _KDAInputs:
+    def project(self, x: Tensor, window: Tensor, linear: Linear) -> _KDAInputs:
         """Everything that the recurrence needs of the normed rows ``x`` (T, hidden)."""
         config = self.config
         heads, dk, dv = config.num_heads, config.dk, config.dv
         num_tokens = x.shape[0]
-        raw, f, b, out_gate = functional.linear(x, self.w_in).split(self.sizes, dim=-1)
+        raw, f, b, out_gate = linear(x, self.w_in).split(self.sizes, dim=-1)
         conv_inputs = raw.contiguous()[None]
         mixed, new_window = kda.short_convolution(conv_inputs, self.conv_weight, window)
 
@@ -89,54 +101,41 @@ class KDALayer:
             return flat.reshape(num_tokens, heads, width).transpose(0, 1)[None].contiguous()
 
         q, k, v = mixed[0].split([heads * dk, heads * dk, heads * dv], dim=-1)
-        gate_input = by_head(functional.linear(f.contiguous(), self.w_gate), dk)
+        gate_input = by_head(linear(f.contiguous(), self.w_gate), dk)
         return _KDAInputs(
             q=kda.l2_normalize(by_head(q, dk)) * dk**-0.5,
             k=kda.l2_normalize(by_head(k, dk)),
             v=by_head(v, dv),
             g=kda.kda_gate(gate_input, self.a_log, self.dt_bias, config.lower_bound),
-            beta=torch.sigmoid(by_head(b, 1)[..., 0].contiguous()),
+            beta=sigmoid(by_head(b, 1)[..., 0]),
             conv_inputs=conv_inputs,
             window=new_window,
             out_gate=out_gate.reshape(num_tokens, heads, dv),
         )
 
-    def output(self, out: Tensor, out_gate: Tensor) -> Tensor:
-        """Head outputs (T, H, dv) to rows (T, hidden)."""
-        gated = rms_norm(out, self.norm) * torch.sigmoid(out_gate)
-        return functional.linear(gated.flatten(1), self.w_out)
+    def output(self, out: Tensor, out_gate: Tensor, linear: Linear) -> Tensor:
+        """Head outputs (1, H, T, dv) to rows (T, hidden)."""
+        by_token = out[0].transpose(0, 1).contiguous()
+        gated = rms_norm(by_token, self.norm) * sigmoid(out_gate)
+        return linear(gated.flatten(1), self.w_out)
 
     def prefill(self, x: Tensor, state: KDAState) -> tuple[Tensor, KDAState]:
         """Mix a chunk of rows (T, hidden) and return the state after it."""
-        inputs = self.project(x, _window(state))
+        inputs = self.project(x, _window(state), functional.linear)
         out, recurrent = kda.kda_chunk(
             inputs.q, inputs.k, inputs.v, inputs.g, inputs.beta, state.recurrent
         )
-        rows = out[0].transpose(0, 1).contiguous()
-        return self.output(rows, inputs.out_gate), KDAState(recurrent, inputs.window)
+        mixed = self.output(out, inputs.out_gate, functional.linear)
+        return mixed, KDAState(recurrent, inputs.window)
 
-    def verify(
-        self, rows: Sequence[Tensor], state: KDAState
-    ) -> tuple[list[Tensor], DraftProjections]:
-        """Mix a window row by row without touching ``state``."""
-        window = _window(state)
-        inputs: list[_KDAInputs] = []
-        for row in rows:
-            inputs.append(self.project(row, window))
-            window = inputs[-1].window
-        projections = DraftProjections(
-            q=torch.stack([i.q[:, :, 0] for i in inputs]),
-            k=torch.stack([i.k[:, :, 0] for i in inputs]),
-            v=torch.stack([i.v[:, :, 0] for i in inputs]),
-            g=torch.stack([i.g[:, :, 0] for i in inputs]),
-            beta=torch.stack([i.beta[:, :, 0] for i in inputs]),
-            conv_inputs=torch.stack([i.conv_inputs[:, 0] for i in inputs]),
+    def verify(self, x: Tensor, state: KDAState) -> tuple[Tensor, DraftProjections]:
+        """Mix a window (T, hidden) without touching ``state``."""
+        inputs = self.project(x, _window(state), linear_by_row)
+        projections = DraftProjections.from_sequences(
+            inputs.q, inputs.k, inputs.v, inputs.g, inputs.beta, inputs.conv_inputs
         )
         _, out = decode.verify_and_replay(state, projections, len(projections))
-        mixed = [
-            self.output(out[:, :, t].contiguous(), inputs[t].out_gate) for t in range(len(inputs))
-        ]
-        return mixed, projections
+        return self.output(out, inputs.out_gate, linear_by_row), projections
 
     def flops(self, num_tokens: int, start: int) -> int:
         """Multiply-adds counted twice: projections and the recurrence (6 dk dv per head)."""
@@ -166,9 +165,9 @@ class MLALayer:
         self.w_out = weights.linear(hidden, heads * config.value_width)
         self.scale = head_width**-0.5
 
-    def cache_rows(self, x: Tensor) -> Tensor:
+    def cache_rows(self, x: Tensor, linear: Linear = functional.linear) -> Tensor:
         """What the normed rows ``x`` (T, hidden) leave in the cache: (T, mla_row_width)."""
-        flat = functional.linear(x, self.w_kv)
+        flat = linear(x, self.w_kv)
         latent, slot = flat.split([self.config.kv_latent, self.config.rope_width], dim=-1)
         return torch.cat([rms_norm(latent.contiguous(), self.kv_norm), slot], dim=-1)
 
@@ -187,8 +186,16 @@ class MLALayer:
             scores.masked_fill_(future, -math.inf)
         latent = torch.softmax(scores, dim=-1) @ cached[:, : config.kv_latent]
         values = (latent @ self.w_value).transpose(0, 1).reshape(num_tokens, -1)
-        gate = torch.sigmoid(functional.linear(x, self.w_out_gate))
+        gate = sigmoid(functional.linear(x, self.w_out_gate))
         return functional.linear(values * gate, self.w_out)
+
+    def verify(self, x: Tensor, cached: Tensor) -> Tensor:
+        """A window (T, hidden) attends row by row; its rows are the last T of ``cached``."""
+        start = cached.shape[0] - x.shape[0]
+        rows = x.split(1)
+        return torch.cat(
+            [self.attend(row.clone(), cached[: start + t + 1]) for t, row in enumerate(rows)]
+        )
 
     def flops(self, num_tokens: int, start: int) -> int:
         """Multiply-adds counted twice: projections and causal attention behind ``start`` tokens."""
@@ -209,9 +216,9 @@ class MLP:
         self.w_in = weights.linear(2 * config.mlp_size, config.hidden_size)
         self.w_out = weights.linear(config.hidden_size, config.mlp_size)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        gate, up = functional.linear(x, self.w_in).chunk(2, dim=-1)
-        return functional.linear(functional.silu(gate.contiguous()) * up, self.w_out)
+    def __call__(self, x: Tensor, linear: Linear = functional.linear) -> Tensor:
+        gate, up = linear(x, self.w_in).chunk(2, dim=-1)
+        return linear(silu(gate) * up, self.w_out)
 
     def flops(self, num_tokens: int) -> int:
         return 2 * num_tokens * (self.w_in.numel() + self.w_out.numel())

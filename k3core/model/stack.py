@@ -3,10 +3,9 @@
 Every third-to-one period is three KDA layers and one MLA layer, as in Kimi K3. The model owns no
 memory of a request: it reads and writes KDA states and MLA rows through :class:`LayerMemory`.
 
-Bits. A matrix product over 512 rows and one over a single row round differently, and so do
-``exp`` and ``sigmoid`` at the end of a vector. Prefill therefore gives the same bits only for the
-same chunk boundaries. A decode window (:meth:`HybridModel.verify`) goes through the layers once,
-but every row of it runs the single-row operations of a plain decode step in the same order, so
+Bits. A matrix product over 512 rows and one over a single row round differently, so prefill gives
+the same bits only for the same chunk boundaries. A decode window (:meth:`HybridModel.verify`) goes
+through the layers once, but takes every matrix product row by row, as a plain decode step does;
 its logits do not depend on how many drafts stand behind a token.
 """
 
@@ -24,7 +23,7 @@ from k3core.decode import DraftProjections
 from k3core.errors import require
 from k3core.kda import KDAState
 from k3core.model.config import ModelConfig
-from k3core.model.layers import MLP, KDALayer, MLALayer, Weights, rms_norm
+from k3core.model.layers import MLP, KDALayer, MLALayer, Weights, linear_by_row, rms_norm
 
 
 class LayerMemory(Protocol):
@@ -118,7 +117,7 @@ class HybridModel:
                 mixed = block.mixer.attend(normed, memory.read_mla(layer))
             x = x + mixed
             x = x + block.mlp(rms_norm(x, block.mlp_norm))
-        return self._logits(x[-1:])[0]
+        return functional.linear(rms_norm(x[-1:], self.norm), self.w_head)[0]
 
     def verify(self, tokens: Sequence[int], memory: LayerMemory) -> DecodeWindow:
         """Run a decode window (the current token and its drafts) through the stack once.
@@ -127,25 +126,23 @@ class HybridModel:
         those of rejected drafts.
         """
         self.check_tokens(tokens)
-        rows = list(self.embedding[torch.tensor(tokens)].split(1))
+        x = self.embedding[torch.tensor(tokens)]
         states: dict[int, KDAState] = {}
         projections: dict[int, DraftProjections] = {}
         start = 0
         for layer, block in enumerate(self.blocks):
-            normed = [rms_norm(row, block.mixer_norm) for row in rows]
+            normed = rms_norm(x, block.mixer_norm)
             if isinstance(block.mixer, KDALayer):
                 states[layer] = memory.load_kda(layer)
                 mixed, projections[layer] = block.mixer.verify(normed, states[layer])
             else:
-                memory.append_mla(layer, torch.cat([block.mixer.cache_rows(r) for r in normed]))
+                memory.append_mla(layer, block.mixer.cache_rows(normed, linear_by_row))
                 cached = memory.read_mla(layer)
-                start = cached.shape[0] - len(rows)
-                mixed = [
-                    block.mixer.attend(row, cached[: start + t + 1]) for t, row in enumerate(normed)
-                ]
-            rows = [row + mix for row, mix in zip(rows, mixed, strict=True)]
-            rows = [row + block.mlp(rms_norm(row, block.mlp_norm)) for row in rows]
-        logits = torch.cat([self._logits(row) for row in rows])
+                start = cached.shape[0] - len(tokens)
+                mixed = block.mixer.verify(normed, cached)
+            x = x + mixed
+            x = x + block.mlp(rms_norm(x, block.mlp_norm), linear_by_row)
+        logits = linear_by_row(rms_norm(x, self.norm), self.w_head)
         return DecodeWindow(logits, states, projections, start)
 
     def commit(self, window: DecodeWindow, num_accepted: int, memory: LayerMemory) -> None:
@@ -177,6 +174,3 @@ class HybridModel:
         rows = (start + num_tokens) * config.mla_row_bytes * len(config.mla_layers)
         states = 2 * config.kda_bytes * len(config.kda_layers)
         return self.num_parameters * config.itemsize + rows + states
-
-    def _logits(self, row: Tensor) -> Tensor:
-        return functional.linear(rms_norm(row, self.norm), self.w_head)

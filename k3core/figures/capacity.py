@@ -160,7 +160,7 @@ def main_picture(tables: Tables) -> alt.LayerChart:
     ]
     mla_name = (
         named.transform_filter("datum.mark == 'mla-cache'")
-        .mark_text(align="left", dx=10, dy=-6, fontWeight="bold", color=style.MLA)
+        .mark_text(align="left", dx=12, dy=-10, fontWeight="bold", color=style.MLA)
         .encode(x, y, alt.Text("mark_text:N"))
     )
     knee = named.transform_filter("datum.mark == 'knee'")
@@ -202,16 +202,19 @@ def main_picture(tables: Tables) -> alt.LayerChart:
             alt.Tooltip("verdict_text:N", title="capacity.axis.verdict"),
         ],
     )
-    on_the_left, on_the_right = (you.transform_filter(f"{no}datum.right") for no in ("!", ""))
-    at_left = on_the_left.mark_text(
-        align="left", dx=6, dy=18, fontWeight="bold", fontSize=14
-    ).encode(x, at, alt.Text("words:N"))
-    at_right = on_the_right.mark_text(
-        align="right", dx=-6, dy=18, fontWeight="bold", fontSize=14
-    ).encode(x, at, alt.Text("words:N"))
+    verdicts = [
+        you.transform_filter(f"{side} && {height}")
+        .mark_text(align=align, dx=dx, dy=dy, fontWeight="bold", fontSize=14)
+        .encode(x, at, alt.Text("words:N"))
+        for side, align, dx in (
+            ("!datum.right", alt.Align("left"), 6),
+            ("datum.right", alt.Align("right"), -6),
+        )
+        for height, dy in (("datum.requests >= 2", 18), ("datum.requests < 2", -18))
+    ]
     return _layer(
         area, edge, lines, block_rule, block_name, *state_names, mla_name,
-        knee_mark, knee_name, drop, dot, at_left, at_right,
+        knee_mark, knee_name, drop, dot, *verdicts,
     ).properties(height=330)  # fmt: skip
 
 
@@ -411,7 +414,12 @@ def fig_pools(tables: Tables) -> Panels:
             .scale(type="log", domain=[0.1, 10])
             .axis(title="capacity.axis.ratio", values=[0.1, 0.2, 0.5, 1, 2, 5, 10], grid=False)
         )
-        y = alt.Y("requests:Q").axis(title="capacity.axis.requests", tickMinStep=1)
+        most = max(float(tables["ratios"]["requests"].max()), 1.0)
+        y = (
+            alt.Y("requests:Q")
+            .scale(domain=[0, most * 1.1])
+            .axis(title="capacity.axis.requests", tickMinStep=1, format=",d")
+        )
         panels["ratios"] = _layer(
             alt.Chart(tables["ratios"])
             .mark_line(color=style.ACCEPTED, strokeWidth=2.5)

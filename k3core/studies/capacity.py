@@ -216,7 +216,7 @@ def _mark_table(pool: Pool) -> pd.DataFrame:
     rows = [("state-slots", left if at_left else float(MAX_TOKENS), float(pool.state_roof))]
     rows.append(("mla-cache", left, pool.mla_roof(round(left))))
     if MIN_TOKENS < knee < MAX_TOKENS:
-        rows.append(("knee", knee, float(pool.max_requests(math.floor(knee)))))
+        rows.append(("knee", knee, float(pool.state_roof)))
     if isinstance(pool, BlockPool) and pool.block_tokens > MIN_TOKENS:
         rows.append(("block", float(pool.block_tokens), 0.0))
     return pd.DataFrame(rows, columns=["mark", "mean_tokens", "requests"])

@@ -35,7 +35,7 @@ SYMPTOMS = (
     Symptom("prefix", "prefix_cache", {}),
     Symptom("undo", "decode", {"accepted": "2"}),
     Symptom("ring", "replayssm", {}),
-    Symptom("pages", "paged_cache", {}),
+    Symptom("pages", "paged_cache", {"pool_scrub": "0"}),
     Symptom("fleet", "fleet", {}),
 )
 BOOT_LOG = {"draft_len": "0", "mean_tokens": "16384", "rollback_scheme": "snapshots-state-only"}

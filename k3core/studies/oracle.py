@@ -35,9 +35,9 @@ def oracle_recurrent(
     for t in range(num_tokens):
         key = keys[:, :, t, :, None]
         strength = strengths[:, :, t, None, None]
-        diagonal = identity * np.exp(gates[:, :, t])[:, :, None, :]
-        transition = (identity - strength * key @ key.swapaxes(-1, -2)) @ diagonal
-        current = transition @ current + strength * key @ values[:, :, t, None, :]
+        columns = np.exp(gates[:, :, t])[:, :, None, :]  # "A @ Diag(x)" scales the columns of A
+        transition = (identity - strength * key * key.swapaxes(-1, -2)) * columns
+        current = transition @ current + strength * key * values[:, :, t, None, :]
         out[:, :, t] = (queries[:, :, t, None, :] @ current)[:, :, 0]
     return out, current
 

@@ -1,0 +1,241 @@
+"""Two prompts through a real prefix cache: what the second one finds, and why not more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from k3core.capacity.memory import RequestMemory
+from k3core.capacity.presets import PRESETS
+from k3core.prefix_cache import PromptHashes
+from k3core.studies.prefix_cache.scene import (
+    flow_table,
+    kept_boundaries,
+    make_scene,
+    missing_states,
+    view_tables,
+)
+
+_CHAIN_BLOCKS = 5
+
+
+@dataclass(frozen=True)
+class LookupStudy:
+    """One lookup of a second prompt that shares a prefix with a first one.
+
+    Attributes:
+        tables: ``segments`` (the second prompt: reused, lost, new), ``first`` (the first prompt:
+            shared, own), ``blocks`` (full blocks of the second prompt with their hashes),
+            ``checkpoints`` (group x boundary on the shared path), ``rules`` (usable, deepest, cap),
+            ``flow`` (the two stages with this run's numbers), ``chain`` (the first blocks' hashes),
+            ``account`` (tokens per reason).
+        prompt_len, block_tokens: of the second prompt, in tokens.
+        matched_tokens: reused tokens.
+        mla_tokens: deepest MLA match.
+        registered_tokens: deepest match had every block been ready.
+        cap_tokens: last boundary below the prompt's end.
+        reason: why known tokens are not reused, or None.
+        kept_boundaries: boundaries at which the first prompt keeps checkpoints, those with a
+            missing group included.
+        num_states: checkpoints kept, each group counted.
+        kept_bytes: those checkpoints for Kimi K3 at TP8 (fp32 state), one rank.
+    """
+
+    tables: dict[str, pd.DataFrame]
+    prompt_len: int
+    block_tokens: int
+    matched_tokens: int
+    mla_tokens: int
+    registered_tokens: int
+    cap_tokens: int
+    reason: str | None
+    kept_boundaries: tuple[int, ...]
+    num_states: int
+    kept_bytes: int
+
+    @property
+    def lost_tokens(self) -> int:
+        """Tokens that the cache knows and the prompt computes again."""
+        return self.registered_tokens - self.matched_tokens
+
+    @property
+    def computed_tokens(self) -> int:
+        return self.prompt_len - self.matched_tokens
+
+
+@dataclass(frozen=True)
+class MissStudy:
+    """The two misses of the source text: no checkpoint, and a checkpoint only at the first block.
+
+    Attributes:
+        tables: ``segments``, ``blocks``, ``checkpoints``, ``rules``, ``first`` and ``verdicts``,
+            all with a column ``scenario`` (``no_checkpoint``, ``partial``).
+        partial_tokens: reused in the second scenario.
+        mla_tokens: deepest MLA match of both.
+    """
+
+    tables: dict[str, pd.DataFrame]
+    partial_tokens: int
+    mla_tokens: int
+
+
+@dataclass(frozen=True)
+class LadderStudy:
+    """Reused tokens against prompt length, prompts being prefixes of the second prompt.
+
+    Attributes:
+        tables: ``ladder`` (``num_tokens``, ``series``, ``tokens``; series ``reused``, ``deepest``,
+            ``ceiling``), a step function: constant up to the next row of its series.
+        num_lookups: lookups made.
+        num_below: of them, those that reuse less than the MLA match allows.
+    """
+
+    tables: dict[str, pd.DataFrame]
+    num_lookups: int
+    num_below: int
+
+
+def lookup(
+    prompt_len: int = 5200,
+    shared_len: int = 4300,
+    first_tail: int = 0,
+    block_tokens: int = 512,
+    num_groups: int = 3,
+    policy: str = "every",
+    every_blocks: int = 2,
+    missing_group: str = "1",
+    missing_boundary: int = 4096,
+    ready: bool = True,
+    seed: int = 0,
+) -> LookupStudy:
+    """Register a first prompt, keep its checkpoints, look the second prompt up.
+
+    Args:
+        prompt_len: tokens of the second prompt.
+        shared_len: tokens that both prompts begin with.
+        first_tail: tokens of the first prompt after the shared part.
+        block_tokens: tokens per hash block.
+        num_groups: KDA groups.
+        policy: one of ``POLICIES``.
+        every_blocks: distance of checkpoints in blocks, for the policy ``every``.
+        missing_group: group without a checkpoint at ``missing_boundary``: a number, ``none`` or
+            ``all``.
+        missing_boundary: token position.
+        ready: whether the first prompt's bytes are written.
+        seed: of the token ids.
+
+    Raises:
+        K3Error: the shared part is longer than the prompt, or an unknown code.
+    """
+    kept = kept_boundaries(policy, every_blocks, shared_len + first_tail, block_tokens)
+    missing = missing_states(missing_group, missing_boundary, num_groups)
+    scene = make_scene(
+        prompt_len, shared_len, first_tail, block_tokens, num_groups, kept, missing, ready, seed
+    )
+    hit = scene.cache.lookup(scene.prompt)
+    views = view_tables(scene, hit)
+    account = pd.DataFrame(hit.loss_account().items(), columns=["code", "tokens"])
+    num_states = sum(
+        (boundary, group) not in missing for boundary in kept for group in range(num_groups)
+    )
+    full = RequestMemory(PRESETS["kimi-k3"]).state_bytes_per_request
+    return LookupStudy(
+        tables={
+            **views,
+            "flow": flow_table(hit),
+            "chain": views["blocks"].head(_CHAIN_BLOCKS),
+            "account": account.assign(share=account["tokens"] / max(hit.num_tokens, 1)),
+        },
+        prompt_len=prompt_len,
+        block_tokens=block_tokens,
+        matched_tokens=hit.matched_tokens,
+        mla_tokens=hit.mla_tokens,
+        registered_tokens=hit.registered_tokens,
+        cap_tokens=hit.cap_tokens,
+        reason=hit.reason,
+        kept_boundaries=kept,
+        num_states=num_states,
+        kept_bytes=round(full * num_states / num_groups),
+    )
+
+
+def misses(
+    prompt_len: int = 1536,
+    shared_len: int = 1024,
+    block_tokens: int = 512,
+    num_groups: int = 3,
+    seed: int = 0,
+) -> MissStudy:
+    """The source text's two misses: no checkpoint at all, and one only at the first boundary.
+
+    Raises:
+        K3Error: the shared part is longer than the prompt.
+    """
+    parts: dict[str, list[pd.DataFrame]] = {}
+    verdicts, hits = [], {}
+    first_boundary = (block_tokens,) if shared_len >= block_tokens else ()
+    scenarios: dict[str, tuple[int, ...]] = {"no_checkpoint": (), "partial": first_boundary}
+    for scenario, kept in scenarios.items():
+        scene = make_scene(
+            prompt_len, shared_len, 0, block_tokens, num_groups, kept, (), True, seed
+        )
+        hit = hits[scenario] = scene.cache.lookup(scene.prompt)
+        for name, table in view_tables(scene, hit).items():
+            parts.setdefault(name, []).append(table.assign(scenario=scenario))
+        verdicts.append(
+            {
+                "scenario": scenario,
+                "hit": hit.hit,
+                "matched_tokens": hit.matched_tokens,
+                "checkpoint": hit.checkpoint,
+                "mla_tokens": hit.mla_tokens,
+                "reason": hit.reason,
+            }
+        )
+    tables = {name: pd.concat(tables, ignore_index=True) for name, tables in parts.items()}
+    tables["verdicts"] = pd.DataFrame(verdicts)
+    return MissStudy(tables, hits["partial"].matched_tokens, hits["partial"].mla_tokens)
+
+
+def ladder(
+    prompt_len: int = 5200,
+    shared_len: int = 4300,
+    first_tail: int = 0,
+    block_tokens: int = 512,
+    num_groups: int = 3,
+    policy: str = "every",
+    every_blocks: int = 2,
+    missing_group: str = "1",
+    missing_boundary: int = 4096,
+    ready: bool = True,
+    seed: int = 0,
+) -> LadderStudy:
+    """Look up the second prompt cut to every length; parameters as in ``lookup``.
+
+    Lengths between k·B + 1 and (k + 1)·B find the same, so those two ends of each step are asked.
+
+    Raises:
+        K3Error: the shared part is longer than the prompt, or an unknown code.
+    """
+    kept = kept_boundaries(policy, every_blocks, shared_len + first_tail, block_tokens)
+    missing = missing_states(missing_group, missing_boundary, num_groups)
+    scene = make_scene(
+        prompt_len, shared_len, first_tail, block_tokens, num_groups, kept, missing, ready, seed
+    )
+    hashes = scene.prompt.block_hashes
+    ends = range(block_tokens, prompt_len + 1, block_tokens)
+    lengths = sorted({1, prompt_len, *ends, *(end + 1 for end in ends if end < prompt_len)})
+    rows, num_below = [], 0
+    for num_tokens in lengths:
+        hit = scene.cache.lookup(
+            PromptHashes.from_hashes(hashes[: num_tokens // block_tokens], num_tokens, block_tokens)
+        )
+        num_below += hit.matched_tokens < hit.junction_tokens
+        rows += [
+            (num_tokens, "ceiling", hit.cap_tokens),
+            (num_tokens, "deepest", hit.mla_tokens),
+            (num_tokens, "reused", hit.matched_tokens),
+        ]
+    table = pd.DataFrame(rows, columns=["num_tokens", "series", "tokens"])
+    return LadderStudy({"ladder": table}, len(lengths), num_below)

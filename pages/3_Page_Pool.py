@@ -122,6 +122,8 @@ with top:
 page.main(
     figures.main_picture({**run.tables, "playhead": now.playhead}),
     run.tables["stays"],
+    layers=run.num_kda_layers,
+    last=run.tables["requests"]["request"].iloc[-1],
     chunk=count_text(studies.CHUNK_TOKENS),
     page=bytes_text(run.sizes.page_bytes),
     written=bytes_text(run.bytes_written),
@@ -146,7 +148,8 @@ page.section(
         rf"{{{num(v.pool_tokens_per_page)}}} \right\rceil = {num(length.num_mla_pages)}"
         r"\ \text{pages}",
         rf"\text{{KDA}} = {model.num_kda_layers} \cdot \left\lceil "
-        rf"\tfrac{{{num(run.sizes.kda_bytes)}}}{{{num(run.sizes.page_bytes)}}} \right\rceil = {num(length.num_kda_pages)}"
+        rf"\tfrac{{{num(run.sizes.kda_bytes)}}}{{{num(run.sizes.page_bytes)}}} \right\rceil"
+        rf" = {num(length.num_kda_pages)}"
         r"\ \text{pages}",
         rf"L^{{*}} = \tfrac{{{model.num_kda_layers} \cdot {num(run.sizes.kda_bytes)}}}"
         rf"{{{model.num_mla_layers} \cdot {num(run.sizes.row_bytes)}}}"

@@ -14,10 +14,13 @@ from k3core.figures.flow import flow_chart
 Tables = Mapping[str, pd.DataFrame]
 Panels = dict[str, alt.Chart | alt.LayerChart]
 
-_MAIN_HEIGHT = 350
-_SMALLEST_TEXT = 6
+_MAIN_HEIGHT = 430
+_PLOT_HEIGHT = 340  # what legend and axis leave of it
+_SMALLEST_TEXT = 8
+_LARGEST_TEXT = 12
 _KINDS = alt.Scale(domain=["mla", "kda"], range=[style.MLA, style.KDA])
 _PLACES = alt.Scale(domain=["owned", "cached"], range=[1.0, style.PALE])
+_CROSS = "M-0.7,-0.7L0.7,0.7M-0.7,0.7L0.7,-0.7"
 _MARKS = ("evicted", "retyped", "leaked")
 
 
@@ -32,8 +35,7 @@ def main_picture(tables: Tables) -> alt.LayerChart:
     """
     num_pages = int(tables["pool"]["pages"].iloc[0])
     num_steps = int(tables["pool"]["steps"].iloc[0])
-    row_height = _MAIN_HEIGHT / (num_pages + 0.4)
-    text_size = min(row_height * 0.95, 11)
+    row_height = _PLOT_HEIGHT / (num_pages + 0.4)
     last_step = 8 * math.ceil(num_steps / 8)
     x_scale = alt.Scale(domain=[0, last_step], nice=False)
     y_scale = alt.Scale(domain=[-0.7, num_pages - 0.3], reverse=True, nice=False)
@@ -59,30 +61,30 @@ def main_picture(tables: Tables) -> alt.LayerChart:
             alt.Y("top:Q").scale(y_scale).axis(y_axis),
             alt.Y2("bottom:Q"),
             alt.Color("kind:N").scale(_KINDS).legend(style.legend()).title(None),
-            alt.Opacity("place:N").scale(_PLACES).legend(style.legend()).title(None),
+            alt.Opacity("place:N").scale(_PLACES).legend(None),
             tooltip=tooltip,
         )
     )
+    owners = tables["owners"]
+    owners = owners.assign(
+        size=(owners["rows"] * row_height * 0.95).clip(upper=_LARGEST_TEXT)
+    ).query(f"size >= {_SMALLEST_TEXT}")
     layers = [bars]
-    if text_size >= _SMALLEST_TEXT:
-        owned = alt.Chart(tables["stays"]).transform_filter("datum.place == 'owned'")
-        layers += [
-            owned.transform_filter(f"datum.kind == '{kind}'")
-            .mark_text(
-                align="left", dx=5, fontSize=text_size, fontWeight="bold", color=ink, clip=True
-            )
-            .encode(
-                alt.X("start:Q").scale(x_scale),
-                alt.Y("page:Q").scale(y_scale),
-                alt.Text("owner:N"),
-                tooltip=alt.value(None),
-            )
-            for kind, ink in (("mla", "#FFFFFF"), ("kda", "#202124"))
-        ]
+    layers += [
+        alt.Chart(owners[owners["kind"] == kind])
+        .mark_text(align="left", dx=7, fontWeight="bold", color=ink)
+        .encode(
+            alt.X("start:Q").scale(x_scale),
+            alt.Y("page:Q").scale(y_scale),
+            alt.Text("owner:N"),
+            alt.Size("size:Q").scale(None).legend(None),
+        )
+        for kind, ink in (("mla", "#FFFFFF"), ("kda", "#202124"))
+    ]
     layers += [*_mark_layers(tables["marks"], x_scale, y_scale, row_height)]
     head = (
         alt.Chart(tables["playhead"])
-        .mark_rule(strokeWidth=2.5, color=style.ACCEPTED)
+        .mark_rule(strokeWidth=3, color=style.NEUTRAL)
         .encode(
             alt.X("step:Q").scale(x_scale),
             alt.Tooltip("shown:Q", title="paged_cache.axis.playhead"),
@@ -98,9 +100,8 @@ def _mark_layers(
     size = min(max(row_height, 4.0), 9.0) ** 2
     shape = (
         alt.Shape("mark:N")
-        .scale(domain=list(_MARKS), range=["cross", "circle", "triangle-up"])
-        .legend(style.legend())
-        .title(None)
+        .scale(domain=list(_MARKS), range=[_CROSS, "circle", "triangle-up"])
+        .legend(None)
     )
     colour = (
         alt.Stroke("mark:N")
@@ -125,7 +126,13 @@ def _mark_layers(
     badges = (
         base.transform_filter("datum.nan_values > 0")
         .transform_calculate(badge="'NaN'")
-        .mark_text(align="left", dx=14, fontSize=max(min(row_height, 10), 7), fontWeight="bold")
+        .mark_text(
+            align="left",
+            dx=19,
+            fontSize=max(min(row_height, 10), 7),
+            fontWeight="bold",
+            color="#FFFFFF",
+        )
         .encode(
             alt.X("step:Q").scale(x_scale),
             alt.Y("page:Q").scale(y_scale),
@@ -154,7 +161,13 @@ def fig_page_pool(tables: Tables) -> Panels:
             alt.Y("phase:N")
             .sort(order)
             .scale(padding=0.25)
-            .axis(labelExpr=style.label_expr(), title=None, ticks=False, domain=False),
+            .axis(
+                labelExpr=style.label_expr(),
+                title=None,
+                ticks=False,
+                domain=False,
+                labelOverlap=False,
+            ),
             alt.Color("kind:N")
             .scale(domain=["mla", "kda", "free"], range=[style.MLA, style.KDA, style.FREE])
             .legend(style.legend())
@@ -164,7 +177,7 @@ def fig_page_pool(tables: Tables) -> Panels:
                 alt.Tooltip("kind_text:N", title="paged_cache.axis.kind"),
             ],
         )
-        .properties(height=190, title="paged_cache.panel.phases")
+        .properties(height=280, title="paged_cache.panel.phases")
     )
     return {
         "request": _length_chart(tables, "request").properties(title="paged_cache.panel.request"),
@@ -197,9 +210,6 @@ def _length_chart(tables: Tables, scope: str) -> alt.LayerChart:
             x.axis(x_axis),
             y.axis(y_axis),
             alt.Color("kind:N").scale(_KINDS).legend(style.legend()).title(None),
-            alt.StrokeDash("kind:N")
-            .scale(domain=["mla", "kda"], range=[[1, 0], [7, 4]])
-            .legend(None),
         )
     )
     chosen = (
@@ -213,8 +223,8 @@ def _length_chart(tables: Tables, scope: str) -> alt.LayerChart:
         meeting = meeting.transform_filter("datum.measure == 'bytes'")
         layers += [
             meeting.mark_rule(strokeDash=[5, 4], strokeWidth=1.5, color=style.NEUTRAL).encode(x),
-            meeting.transform_calculate(words="datum.measure_text + ' ' + datum.text", low="1.5")
-            .mark_text(align="right", dx=-6, fontSize=12)
+            meeting.transform_calculate(words="datum.measure_text + ' ' + datum.text", low="1.6")
+            .mark_text(align="left", dx=6, fontSize=12)
             .encode(x, alt.Y("low:Q").scale(type="log"), alt.Text("words:N")),
         ]
     return _layer(*layers).properties(height=280)
@@ -287,7 +297,7 @@ def _heads_chart(heads: pd.DataFrame) -> alt.LayerChart:
         .mark_text(color="#202124", fontWeight="bold")
         .encode(alt.X("middle:Q"), y, alt.Text("text:N"))
     )
-    return _layer(runs, names).properties(height=150, title="paged_cache.panel.heads")
+    return _layer(runs, names).properties(height=240, title="paged_cache.panel.heads")
 
 
 def fig_kda_store(tables: Tables) -> Panels:
@@ -304,7 +314,9 @@ def fig_kda_store(tables: Tables) -> Panels:
                 style.bytes_axis("paged_cache.axis.page_bytes", high=tables["pages"]["stop"].max())
             ),
             alt.X2("stop:Q"),
-            alt.Y("page:O").axis(title="paged_cache.axis.page", labelOverlap=True),
+            alt.Y("page:O").axis(
+                title="paged_cache.axis.page", labelOverlap=len(tables["pages"]) > 12
+            ),
             alt.Color("part:N")
             .scale(domain=parts, range=[style.KDA, style.INPUTS, style.FREE])
             .legend(style.legend())
@@ -315,7 +327,7 @@ def fig_kda_store(tables: Tables) -> Panels:
                 alt.Tooltip("bytes:Q", format=",", title="paged_cache.axis.bytes"),
             ],
         )
-        .properties(height=200, title="paged_cache.panel.pages")
+        .properties(height=230, title="paged_cache.panel.pages")
     )
     cells = alt.Chart(tables["formats"])
     x = (
@@ -387,7 +399,7 @@ def stale_pictures(tables: Tables) -> Panels:
         rows.transform_filter("datum.nan_values > 0")
         .mark_point(shape="cross", filled=True, color="white", size=26, opacity=1)
         .encode(alt.X("row:Q"), pools, tooltip=tooltip),
-    ).properties(height=190, title="paged_cache.panel.stale_rows")
+    ).properties(height=240, title="paged_cache.panel.stale_rows")
     readers = style.labelled(style.labelled(alt.Chart(tables["readers"]), "direction"), "pool")
     share = readers.transform_calculate(share="datum.wrong_values / datum.read")
     y = (
@@ -397,7 +409,7 @@ def stale_pictures(tables: Tables) -> Panels:
         .axis(labelExpr=style.label_expr(), title=None, ticks=False, labelLimit=170)
     )
     offset = alt.YOffset("pool:N").sort(["scrubbed", "unscrubbed"])
-    x = alt.X("share:Q").scale(domain=[0, 1.25], nice=False)
+    x = alt.X("share:Q").scale(domain=[0, 1.6], nice=False)
     wrong = _layer(
         share.mark_bar().encode(
             x.axis(
@@ -423,5 +435,5 @@ def stale_pictures(tables: Tables) -> Panels:
         )
         .mark_text(align="left", dx=4, fontSize=11)
         .encode(x, y, offset, alt.Text("words:N")),
-    ).properties(height=190, title="paged_cache.panel.stale_readers")
+    ).properties(height=240, title="paged_cache.panel.stale_readers")
     return {"stale_rows": content, "stale_readers": wrong}

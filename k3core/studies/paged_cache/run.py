@@ -108,7 +108,9 @@ class PoolRun:
         stays: one row per stay of a page: page, start, stop, place, kind, owner, tokens, bytes.
         marks: pages that were evicted or changed kind, at the step where it happened.
         by_step: pages by place and kind after each step.
+        owners: one row per block of neighbouring pages that one request took in one step.
         requests: arrival, start, stop, tokens and pages of each request.
+        pool: pages and steps of the run.
     """
 
     tables: dict[str, pd.DataFrame]
@@ -377,6 +379,7 @@ class _Run:
             tables={
                 "stays": stays,
                 "marks": pd.DataFrame(marks, columns=columns),
+                "owners": _owner_blocks(stays),
                 "by_step": pd.DataFrame(self.by_step),
                 "requests": pd.DataFrame(served),
                 "pool": pd.DataFrame({"pages": [pool.num_pages], "steps": [num_steps]}),
@@ -393,3 +396,18 @@ class _Run:
             num_wrong=self.num_wrong,
             bytes_written=self.bytes_written,
         )
+
+
+def _owner_blocks(stays: pd.DataFrame) -> pd.DataFrame:
+    """Neighbouring pages with one owner, kind and first step, as one block with its middle."""
+    owned = stays[stays["place"] == "owned"].sort_values(["start", "owner", "kind", "page"])
+    keys = owned[["start", "owner", "kind"]]
+    new_block = (keys != keys.shift()).any(axis=1) | (owned["page"].diff() != 1)
+    blocks = owned.assign(block=new_block.cumsum()).groupby("block")
+    return blocks.agg(
+        owner=("owner", "first"),
+        kind=("kind", "first"),
+        start=("start", "first"),
+        page=("page", "mean"),
+        rows=("page", "size"),
+    ).reset_index(drop=True)

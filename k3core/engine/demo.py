@@ -24,6 +24,7 @@ class RunOnce:
         with_prefix: the second request on the engine of the first.
         plain: the second request decoded without drafts.
         prompts: the two prompts.
+        model: the stack that served them.
     """
 
     first: RequestResult
@@ -31,6 +32,7 @@ class RunOnce:
     with_prefix: RequestResult
     plain: RequestResult
     prompts: tuple[tuple[int, ...], tuple[int, ...]]
+    model: HybridModel
 
     @property
     def reused_tokens(self) -> int:
@@ -119,7 +121,7 @@ def run_once(
     with_prefix, plain = serve(served, prompts[1])
     drafter = NoisyReplayDrafter((*prompts[1], *plain.tokens), draft_quality, vocab_size, seed)
     without_prefix = fresh.generate(prompts[1], num_new_tokens, drafter)
-    return RunOnce(first, without_prefix, with_prefix, plain, prompts)
+    return RunOnce(first, without_prefix, with_prefix, plain, prompts, model)
 
 
 def _prompts(

@@ -1,0 +1,43 @@
+"""Every claim of the lab as a check that runs now, and the faults that the checks must catch."""
+
+from k3core.studies.verification.check import KINDS, Case, Check, Reading
+from k3core.studies.verification.expected import EXPECTED
+from k3core.studies.verification.faults import FAULT_CODES, FAULTS, HEALTHY, subject_with
+from k3core.studies.verification.run import (
+    CHECKS,
+    MATRIX_CHECKS,
+    USUAL_TOLERANCE,
+    KeySweep,
+    MatrixResult,
+    Summary,
+    VerificationResult,
+    fault_matrix,
+    key_sweep,
+    render_text,
+    run_checks,
+    summary,
+)
+
+__all__ = [
+    "CHECKS",
+    "EXPECTED",
+    "FAULTS",
+    "FAULT_CODES",
+    "HEALTHY",
+    "KINDS",
+    "MATRIX_CHECKS",
+    "USUAL_TOLERANCE",
+    "Case",
+    "Check",
+    "KeySweep",
+    "MatrixResult",
+    "Reading",
+    "Summary",
+    "VerificationResult",
+    "fault_matrix",
+    "key_sweep",
+    "render_text",
+    "run_checks",
+    "subject_with",
+    "summary",
+]

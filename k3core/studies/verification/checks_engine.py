@@ -1,0 +1,193 @@
+"""Checks of the engine: prefix reuse, drafts, checkpoints and pages on a real stack (page 5)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from k3core.studies.verification.check import (
+    ACCOUNTING,
+    ORACLE,
+    SELF,
+    Case,
+    Reading,
+    check,
+    counted,
+    difference,
+)
+from k3core.studies.verification.oracle_stack import OraclePass, oracle_pass
+
+PAGE = "engine"
+BLOCK_TOKENS = 8
+SHARED_LEN, PROMPT_LEN, NUM_NEW = 9, 11, 6
+DRAFT_LEN = 3
+FP64, FP32 = 1e-10, 1e-4
+
+
+class Runs(NamedTuple):
+    """One prompt served cold, with a cached prefix, and without drafts.
+
+    ``serving`` is the engine of the warm run; ``oracle`` read the prompt and the plain output.
+    """
+
+    model: Any
+    prompt: tuple[int, ...]
+    cold: Any
+    warm: Any
+    plain: Any
+    serving: Any
+    oracle: OraclePass
+
+
+class _EveryThirdWrong:
+    """Proposes the known text with every third token wrong: all windows lose some drafts."""
+
+    def __init__(self, text: Sequence[int], vocab_size: int) -> None:
+        self._text = text
+        self._vocab_size = vocab_size
+
+    def propose(self, tokens: Sequence[int], num_drafts: int) -> tuple[int, ...]:
+        start = len(tokens)
+        return tuple(
+            (token + (position % 3 == 0)) % self._vocab_size
+            for position, token in enumerate(self._text[start : start + num_drafts], start)
+        )
+
+
+def _small_model(case: Case) -> Any:
+    config = case.subject.model.ModelConfig(
+        num_layers=4, hidden_size=24, num_heads=2, dk=8, dv=6, gate_rank=8, kv_latent=12,
+        rope_width=4, nope_width=8, value_width=8, mlp_size=32, vocab_size=61,
+        dtype=case.dtype, seed=case.seed,
+    )  # fmt: skip
+    return case.subject.model.HybridModel(config)
+
+
+def _engine(case: Case, model: Any, draft_len: int = DRAFT_LEN) -> Any:
+    return case.subject.engine.Engine(
+        model, 200, block_tokens=BLOCK_TOKENS, chunk_tokens=BLOCK_TOKENS, draft_len=draft_len
+    )
+
+
+def _runs(case: Case) -> Runs:
+    model = _small_model(case)
+    rng = np.random.default_rng(case.seed)
+    first = rng.integers(model.config.vocab_size, size=PROMPT_LEN).tolist()
+    tail = rng.integers(model.config.vocab_size, size=PROMPT_LEN - SHARED_LEN).tolist()
+    prompt = (*first[:SHARED_LEN], *tail)
+    plain = _engine(case, model, 0).generate(prompt, NUM_NEW)
+    drafter = _EveryThirdWrong((*prompt, *plain.tokens), model.config.vocab_size)
+    cold = _engine(case, model).generate(prompt, NUM_NEW, drafter)
+    serving = _engine(case, model)
+    serving.generate(first, 1)
+    warm = serving.generate(prompt, NUM_NEW, drafter)
+    oracle = oracle_pass(model, (*prompt, *plain.tokens[:-1]))
+    return Runs(model, prompt, cold, warm, plain, serving, oracle)
+
+
+@check(PAGE, SELF, in_matrix=True)
+def hit_equals_miss(case: Case) -> float:
+    """Logits of one prompt with and without a cached prefix, on a quiet engine."""
+    runs = case.once(_runs)
+    if runs.warm.reused_tokens == 0 or runs.cold.reused_tokens > 0:
+        return math.inf
+    if runs.warm.tokens != runs.cold.tokens:
+        return math.inf
+    return difference(runs.warm.logits, runs.cold.logits)
+
+
+@check(PAGE, SELF, in_matrix=True)
+def drafts_change_nothing(case: Case) -> float:
+    """Logits with drafts, some kept and some rejected, against plain decoding."""
+    runs = case.once(_runs)
+    if not 0 < runs.cold.num_kept_drafts < runs.cold.num_drafts:
+        return math.inf  # nothing kept or nothing rejected: nothing was tested
+    return difference(runs.cold.logits, runs.plain.logits)
+
+
+@check(PAGE, ORACLE, FP64, FP32, in_matrix=True)
+def engine_matches_oracle(case: Case) -> float:
+    """Logits of the served request against a pass over the whole text that caches nothing."""
+    runs = case.once(_runs)
+    expected = runs.oracle.logits[PROMPT_LEN - 1 :]
+    if runs.warm.tokens != runs.plain.tokens:
+        # The texts part: from there on the oracle has read another text.
+        expected = oracle_pass(runs.model, (*runs.prompt, *runs.warm.tokens[:-1])).logits[
+            PROMPT_LEN - 1 :
+        ]
+    return difference(runs.warm.logits, expected)
+
+
+@check(PAGE, ORACLE, FP64, FP32)
+def checkpoint_matches_oracle(case: Case) -> float:
+    """A published checkpoint at token d holds states and windows after exactly d tokens."""
+    runs = case.once(_runs)
+    hit = runs.serving.cache.lookup(runs.prompt)
+    if not hit.hit:
+        return math.inf
+    expected = oracle_pass(runs.model, runs.prompt[: hit.matched_tokens])
+    worst = 0.0
+    for checkpoint in hit.checkpoint_payloads:
+        for layer in checkpoint.layers:
+            state = checkpoint.load(layer)
+            worst = max(
+                worst,
+                difference(state.recurrent, expected.states[layer]),
+                difference(state.conv_window, expected.windows[layer]),
+            )
+    return worst
+
+
+@check(PAGE, ACCOUNTING)
+def pages_survive_eviction(case: Case) -> Reading:
+    """Twelve prompts through a pool that holds about two: no page is lost, none leaks."""
+    model = _small_model(case)
+    serving = case.subject.engine.Engine(
+        model, 40, block_tokens=BLOCK_TOKENS, chunk_tokens=BLOCK_TOKENS, poison=True
+    )
+    rng = np.random.default_rng(case.seed)
+    for _ in range(12):
+        serving.generate(rng.integers(model.config.vocab_size, size=PROMPT_LEN).tolist(), 1)
+        serving.check()
+    stats = serving.pool.stats()
+    return counted(stats.num_free + stats.num_cached, stats.num_pages)
+
+
+def _second_request(case: Case, shared_len: int) -> tuple[Any, Any]:
+    """600 tokens of which ``shared_len`` were served before, and the same on a fresh engine."""
+    model = _small_model(case)
+    serving, fresh = (case.subject.engine.Engine(model, 40) for _ in range(2))
+    rng = np.random.default_rng(case.seed)
+    first, prompt = (rng.integers(model.config.vocab_size, size=600) for _ in range(2))
+    prompt[:shared_len] = first[:shared_len]
+    prompt[shared_len] = (first[shared_len] + 1) % model.config.vocab_size
+    serving.generate(first.tolist(), 1)
+    return serving.generate(prompt.tolist(), 1), fresh.generate(prompt.tolist(), 1)
+
+
+@check(PAGE, ACCOUNTING)
+def test_engine_returns_hit_stats(case: Case) -> Reading:
+    """512 shared tokens: 512 are reused, and the logits are those of a fresh engine."""
+    warm, cold = _second_request(case, 512)
+    reading = counted(warm.reused_tokens, 512)
+    return reading._replace(deviation=max(reading.deviation, difference(warm.logits, cold.logits)))
+
+
+@check(PAGE, ACCOUNTING)
+def test_engine_miss_returns_zero(case: Case) -> Reading:
+    """511 shared tokens, one short of a block: nothing is reused."""
+    return counted(_second_request(case, 511)[0].reused_tokens, 0)
+
+
+CHECKS = (
+    test_engine_returns_hit_stats,
+    test_engine_miss_returns_zero,
+    hit_equals_miss,
+    drafts_change_nothing,
+    engine_matches_oracle,
+    checkpoint_matches_oracle,
+    pages_survive_eviction,
+)

@@ -103,6 +103,22 @@ class Page:
         spec = Choice(key, default or options[0], options=tuple(options), style="segments")
         return str(self._draw([spec])[key])
 
+    def preset(self, key: str, options: Sequence[str], followers: Sequence[Control]) -> str:
+        """A choice in the body that, when the reader changes it, resets the controls it fills.
+
+        Draw it before ``followers``, whose defaults are functions of its value. A link, Back or
+        Forward resets nothing: it says itself where each control stands.
+        """
+        chosen, remembered = self.choice(key, options), f"_preset_{key}"
+        moved = st.session_state.get(remembered, chosen) != chosen
+        st.session_state[remembered] = chosen
+        if moved and not self._url.changed:
+            for spec in followers:
+                st.session_state.pop(spec.key, None)
+                self._url.incoming.pop(spec.key, None)
+                self._url.outgoing.pop(spec.key, None)
+        return chosen
+
     def body_controls(self, *specs: Control) -> SimpleNamespace:
         """Like ``controls``, drawn where the page stands now (one scene's own knobs)."""
         return SimpleNamespace(**self._draw(specs))

@@ -86,7 +86,7 @@ class Page:
         with st.sidebar:
             values = self._draw(specs)
             followers = [spec for spec in specs if callable(spec.default)]
-            moved = [s.key for s in followers if values[s.key] != resolve(s.default, values)]
+            moved = [s.key for s in followers if values[s.key] != resolve(s.default, self._values)]
             if followers and "model" in values:
                 model = self.t(f"option.{values['model']}")
                 if moved:

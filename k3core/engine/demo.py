@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from k3core.engine.drafters import NoisyReplayDrafter
+from k3core.engine.drafters import Drafter, NoisyReplayDrafter
 from k3core.engine.request import RequestResult
 from k3core.engine.serving import Engine
 from k3core.errors import require
@@ -24,6 +23,7 @@ class RunOnce:
         with_prefix: the second request on the engine of the first.
         plain: the second request decoded without drafts.
         prompts: the two prompts.
+        drafter: what proposed tokens to the second request.
         model: the stack that served them.
     """
 
@@ -32,6 +32,7 @@ class RunOnce:
     with_prefix: RequestResult
     plain: RequestResult
     prompts: tuple[tuple[int, ...], tuple[int, ...]]
+    drafter: Drafter
     model: HybridModel
 
     @property
@@ -89,20 +90,21 @@ def run_once(
     prompts = _prompts(prompt_len, shared_len, vocab_size, seed)
     pages = 3 * _pages_of_request(model.config, prompt_len + num_new_tokens, block_tokens)
 
-    def serve(engine: Engine, prompt: Sequence[int]) -> tuple[RequestResult, RequestResult]:
-        """The request, and a plain one that runs between its prefill and its decoding: its text
-        is what the drafter of the first proposes."""
+    def serve(engine: Engine, index: int) -> tuple[RequestResult, RequestResult, Drafter]:
+        """The request, a plain one that runs between its prefill and its decoding, and the
+        drafter that proposes the plain one's text to the first."""
+        prompt = prompts[index]
         request = engine.open(prompt, num_new_tokens)
         try:
             while not request.tokens:
                 engine.step(request)
             plain = engine.generate(prompt, num_new_tokens)
             request.drafter = NoisyReplayDrafter(
-                (*prompt, *plain.tokens), draft_quality, vocab_size, seed
+                (*prompt, *plain.tokens), draft_quality, vocab_size, 2 * seed + index
             )
             while not request.done:
                 engine.step(request)
-            return engine.result(request), plain
+            return engine.result(request), plain, request.drafter
         finally:
             engine.close(request)
 
@@ -117,11 +119,10 @@ def run_once(
         )
         for _ in range(2)
     )
-    first, _ = serve(served, prompts[0])
-    with_prefix, plain = serve(served, prompts[1])
-    drafter = NoisyReplayDrafter((*prompts[1], *plain.tokens), draft_quality, vocab_size, seed)
+    first, _, _ = serve(served, 0)
+    with_prefix, plain, drafter = serve(served, 1)
     without_prefix = fresh.generate(prompts[1], num_new_tokens, drafter)
-    return RunOnce(first, without_prefix, with_prefix, plain, prompts, model)
+    return RunOnce(first, without_prefix, with_prefix, plain, prompts, drafter, model)
 
 
 def _prompts(

@@ -18,7 +18,7 @@ from k3core.capacity.memory import RequestMemory
 from k3core.capacity.presets import PRESETS
 from k3core.engine import (
     PREFILL,
-    NoisyReplayDrafter,
+    Drafter,
     RequestResult,
     RunOnce,
     Step,
@@ -198,7 +198,7 @@ def before_after(
             "message_by_length": pd.DataFrame(
                 [(length, message) for length in LENGTHS], columns=["num_tokens", "bytes"]
             ),
-            "by_draft": _draft_table(run, draft_quality, draft_len, seed),
+            "by_draft": _draft_table(run, draft_quality, draft_len),
             "rollback": _rollback_table(run.model.config, draft_len),
             "exact": _exact_table(run),
         },
@@ -342,13 +342,12 @@ def _compare_table(
     return table.assign(share=table["with_prefix"] / table["without_prefix"])
 
 
-def _draft_table(run: RunOnce, quality: float, current: int, seed: int) -> pd.DataFrame:
+def _draft_table(run: RunOnce, quality: float, current: int) -> pd.DataFrame:
     """Tokens per step that this drafter reaches on this text, by draft length."""
     prompt, output = run.prompts[1], run.plain.tokens
-    drafter = NoisyReplayDrafter((*prompt, *output), quality, run.model.config.vocab_size, seed)
     rows = []
     for draft_len in SWEEP_DRAFTS:
-        num_steps, num_computed = _walk(prompt, output, drafter, draft_len)
+        num_steps, num_computed = _walk(prompt, output, run.drafter, draft_len)
         per_step = (len(output) - 1) / num_steps if num_steps else 0.0
         wasted = num_computed - (len(output) - 1)
         now = draft_len == current
@@ -358,7 +357,7 @@ def _draft_table(run: RunOnce, quality: float, current: int, seed: int) -> pd.Da
 
 
 def _walk(
-    prompt: Sequence[int], output: Sequence[int], drafter: NoisyReplayDrafter, draft_len: int
+    prompt: Sequence[int], output: Sequence[int], drafter: Drafter, draft_len: int
 ) -> tuple[int, int]:
     """Verify steps and window tokens that the engine needs for ``output`` with these drafts."""
     produced, num_steps, num_computed = 1, 0, 0

@@ -10,9 +10,8 @@ else can read (referenced twice, or published) is copied before it is written.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +26,7 @@ from k3core.head_stream import (
     to_bytes,
     unpack_heads,
 )
+from k3core.layer_state import LayerState, StateFormat, StateWithWindow, encode_state
 from k3core.page_pool import DEFAULT_PAGE_BYTES, PagePool
 from k3core.page_stats import PageInfo, PageKind, PoolStats
 from k3core.sizes import positive_int
@@ -46,23 +46,6 @@ __all__ = [
 ]
 
 
-class StateWithWindow(Protocol):
-    """A state and the window of its short convolution, such as ``k3core.kda.KDAState``."""
-
-    @property
-    def recurrent(self) -> torch.Tensor: ...
-
-    @property
-    def conv_window(self) -> torch.Tensor | None: ...
-
-
-class LayerState(NamedTuple):
-    """What ``load_kda`` returns for a state that was stored with a separate window."""
-
-    recurrent: torch.Tensor
-    conv_window: torch.Tensor | None = None
-
-
 class MLAPage(NamedTuple):
     """A page of MLA rows and the number of tokens in it."""
 
@@ -75,17 +58,9 @@ class _RowFormat(NamedTuple):
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class _StoredState:
-    """Where the state of one layer lies and how to read it back."""
-
+class _StoredState(NamedTuple):
     pages: tuple[int, ...]
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    num_bytes: int
-    conv_shape: tuple[int, ...] | None
-    conv_dtype: torch.dtype | None
-    container: Callable[[torch.Tensor, torch.Tensor | None], Any] | None
+    format: StateFormat
 
 
 class PagedCache:
@@ -187,7 +162,7 @@ class PagedCache:
             K3Error: ``num_tokens`` is out of range.
         """
         require(
-            isinstance(num_tokens, int) and 0 <= num_tokens <= self._num_tokens,
+            type(num_tokens) is int and 0 <= num_tokens <= self._num_tokens,
             f"num_tokens={num_tokens!r} is outside of 0..{self._num_tokens}",
         )
         needed = -(-num_tokens // self.tokens_per_page)
@@ -279,7 +254,7 @@ class PagedCache:
     @property
     def kda_bytes(self) -> dict[int, int]:
         """Bytes of state and convolution window by layer; the rest of its pages is zero."""
-        return {layer: stored.num_bytes for layer, stored in self._kda.items()}
+        return {layer: stored.format.num_bytes for layer, stored in self._kda.items()}
 
     def store_kda(
         self,
@@ -305,37 +280,10 @@ class PagedCache:
             PoolExhausted: too few pages; the old state of the layer is untouched.
         """
         layer = _layer_number(layer)
-        container: Callable[[torch.Tensor, torch.Tensor | None], Any] | None = None
-        window = conv_window
-        if isinstance(state, torch.Tensor):
-            recurrent = state
-            if conv_window is not None:
-                container = LayerState
-        else:
-            recurrent, container = _parts(state)
-            require(
-                conv_window is None or state.conv_window is None,
-                "conv_window is given twice: inside of state and as an argument",
-            )
-            window = state.conv_window if conv_window is None else conv_window
-        packed = pack_heads(recurrent)
-        require(packed.numel() > 0, f"state has shape {tuple(recurrent.shape)}; it is empty")
-        content = [to_bytes(packed)]
-        if window is not None:
-            require_tensor("conv_window", window)
-            content.append(to_bytes(window))
-        num_bytes = sum(len(part) for part in content)
-        pages = self._pages_for_state(layer, -(-num_bytes // self.pool.page_bytes))
+        content, state_format = encode_state(state, conv_window)
+        pages = self._pages_for_state(layer, -(-state_format.num_bytes // self.pool.page_bytes))
         self._write_stream(pages, content)
-        self._kda[layer] = _StoredState(
-            pages=pages,
-            shape=tuple(recurrent.shape),
-            dtype=recurrent.dtype,
-            num_bytes=num_bytes,
-            conv_shape=None if window is None else tuple(window.shape),
-            conv_dtype=None if window is None else window.dtype,
-            container=container,
-        )
+        self._kda[layer] = _StoredState(pages, state_format)
         return pages
 
     def load_kda(self, layer: int) -> Any:
@@ -357,16 +305,7 @@ class PagedCache:
         for index, page in enumerate(stored.pages):
             view = self.pool.page_bytes_view(page, PageKind.KDA_STATE)
             stream.numpy()[index * page_bytes : (index + 1) * page_bytes] = view
-        state_bytes = math.prod(stored.shape) * stored.dtype.itemsize
-        flat = from_bytes(stream[:state_bytes], stored.dtype, (math.prod(stored.shape),))
-        recurrent = unpack_heads(flat, stored.shape)
-        if stored.container is None:
-            return recurrent
-        window = None
-        if stored.conv_shape is not None and stored.conv_dtype is not None:
-            raw = stream[state_bytes : stored.num_bytes]
-            window = from_bytes(raw, stored.conv_dtype, stored.conv_shape)
-        return stored.container(recurrent, window)
+        return stored.format.decode(stream)
 
     def release(self) -> int:
         """Drop every page, the deepest MLA page first; the cache is empty afterwards.
@@ -456,12 +395,3 @@ def _layer_number(layer: object) -> int:
     if isinstance(layer, bool) or not isinstance(layer, int) or layer < 0:
         raise K3Error(f"layer={layer!r} must be a non-negative integer")
     return layer
-
-
-def _parts(
-    state: StateWithWindow,
-) -> tuple[torch.Tensor, Callable[[torch.Tensor, torch.Tensor | None], Any]]:
-    """The tensor of a named pair, and the type that puts a pair together again."""
-    if not hasattr(state, "recurrent") or not hasattr(state, "conv_window"):
-        raise K3Error(f"state must be a tensor or a (recurrent, conv_window), not {type(state)}")
-    return state.recurrent, type(state)

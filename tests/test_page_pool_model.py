@@ -182,6 +182,12 @@ class CacheMachine(RuleBasedStateMachine):
             return
         self.rows[which] = torch.cat([self.rows[which], rows])
 
+    @rule(which=CACHES, data=st.data())
+    def cut_the_tail(self, which: int, data: st.DataObject) -> None:
+        keep = data.draw(st.integers(0, len(self.rows[which])))
+        self.caches[which].truncate_mla(keep)
+        self.rows[which] = self.rows[which][:keep]
+
     @rule(which=CACHES, layer=st.integers(0, 1), state=STATES)
     def store(self, which: int, layer: int, state: tuple[int, int, torch.dtype]) -> None:
         batch, heads, dtype = state

@@ -216,6 +216,43 @@ def test_accounting_alone_makes_no_byte_buffer():
     assert pool.num_free == 1_000_000
 
 
+@pytest.mark.parametrize("keep", [0, 1, 8, 9, 16, 20])
+def test_cutting_the_tail_gives_back_whole_pages_only(keep: int):
+    cache = small_cache()
+    rows = random_state(20, 8)
+    cache.append_mla(20, rows)
+    pages = [page.page for page in cache.mla_pages]
+    surplus = cache.truncate_mla(keep)
+    needed = -(-keep // 8)
+    assert list(surplus) == list(reversed(pages[needed:]))
+    assert (cache.num_tokens, cache.pool.num_owned) == (keep, needed)
+    more = random_state(3, 8, seed=1)
+    cache.append_mla(3, more)
+    assert same_bits(cache.read_mla(), torch.cat([rows[:keep], more]))
+    cache.pool.check()
+
+
+def test_cutting_into_a_shared_page_leaves_the_other_reader_alone():
+    first = small_cache()
+    rows = random_state(12, 8)
+    first.append_mla(12, rows)
+    second = PagedCache(first.pool, 8, 32)
+    second.adopt_mla([page.page for page in first.mla_pages], 12, torch.float32, (8,))
+    second.truncate_mla(10)
+    second.append_mla(2, torch.zeros(2, 8))
+    assert same_bits(first.read_mla(), rows)
+    assert same_bits(second.read_mla(), torch.cat([rows[:10], torch.zeros(2, 8)]))
+
+
+@pytest.mark.parametrize("bad", [-1, 5, True, 1.0, None])
+def test_a_cut_outside_of_the_rows_is_refused(bad: object):
+    cache = small_cache()
+    cache.append_mla(4)
+    with pytest.raises(K3Error, match="outside"):
+        cache.truncate_mla(bad)
+    assert cache.num_tokens == 4
+
+
 # KDA states
 
 

@@ -10,7 +10,7 @@ from k3core.figures import paged_cache as figures
 from k3core.studies import paged_cache as studies
 from k3core.units import bytes_text, count_text, error_text, percent_text
 
-POOL_SIZES = (16, 24, 32, 48, 64, 96, 128, 192, 256)
+POOL_SIZES = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
 HEAD_SIZES = (16, 32, 64, 128)
 RANKS = (1, 2, 4, 8, 16)
 MAX_HEADS = 128  # of all ranks
@@ -21,8 +21,8 @@ def num(value: float) -> str:
     return f"{value:,}".replace(",", "{,}")
 
 
-def enough_pages(values: Any) -> int:
-    """The smallest pool that holds nearly three of the longest requests."""
+def longest_request(values: Any) -> int:
+    """Pages of the longest request under the controls so far."""
     sizes = studies.request_sizes(
         values["model"],
         values["tp"],
@@ -33,7 +33,18 @@ def enough_pages(values: Any) -> int:
         values["pool_dv"],
         values["pool_tokens_per_page"],
     )
-    needed = 2.8 * studies.pages_for(sizes, values["pool_kda_layers"], values["pool_seq_len"])
+    return studies.pages_for(sizes, values["pool_kda_layers"], values["pool_seq_len"])
+
+
+def pool_sizes(values: Any) -> tuple[int, ...]:
+    """Pools that hold the longest request; the largest one where none does."""
+    needed = longest_request(values)
+    return tuple(size for size in POOL_SIZES if size >= needed) or POOL_SIZES[-1:]
+
+
+def enough_pages(values: Any) -> int:
+    """The smallest pool that holds nearly three of the longest requests."""
+    needed = 2.8 * longest_request(values)
     return next((size for size in POOL_SIZES if size >= needed), POOL_SIZES[-1])
 
 
@@ -56,7 +67,7 @@ v = page.controls(
     ui.Steps("pool_seq_len", 4096, "load", options=(512, 1024, 2048, 4096, 6144, 8192, 16384)),
     ui.Slider("pool_kda_layers", 3, "load", low=1, high=6),
     ui.Steps("pool_tokens_per_page", 512, "pages", options=(128, 256, 512, 768, 1024, 1536)),
-    ui.Steps("pool_pages", enough_pages, "pages", options=POOL_SIZES),
+    ui.Steps("pool_pages", enough_pages, "pages", options=pool_sizes),
     ui.Choice("pool_keep", "cached", "pages", options=("cached", "dropped"), style="segments"),
     ui.Toggle("pool_scrub", True, "pages"),
     ui.Slider("pool_append", 600, "storage", low=1, high=4096),

@@ -38,7 +38,7 @@ class WatchedPool(PagePool):
         self.retyped: list[tuple[int, int, int, int]] = []  # step, page, stale bytes, NaN values
 
     def alloc(self, kind: PageKind, count: int = 1) -> tuple[int, ...]:
-        before = [self.page_info(page).kind for page in range(self.num_pages)]
+        before = {page: self.page_info(page).kind for page in self.free_order()[:count]}
         pages = super().alloc(kind, count)
         for page in pages:
             if before[page] not in (None, kind):

@@ -124,9 +124,10 @@ def num_different(left: torch.Tensor, right: torch.Tensor) -> int:
     """Elements whose bits differ; all of them when shape or format differ."""
     if left.shape != right.shape or left.dtype != right.dtype:
         return max(left.numel(), right.numel())
-    width = left.dtype.itemsize
-    unequal = raw_bytes(left).reshape(-1, width) != raw_bytes(right).reshape(-1, width)
-    return int(unequal.any(dim=1).sum())
+    width, left, right = left.dtype.itemsize, raw_bytes(left), raw_bytes(right)
+    if torch.equal(left, right):
+        return 0
+    return int((left.reshape(-1, width) != right.reshape(-1, width)).any(dim=1).sum())
 
 
 def max_difference(left: torch.Tensor, right: torch.Tensor) -> float:

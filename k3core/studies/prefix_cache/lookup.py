@@ -85,8 +85,8 @@ class LadderStudy:
     """Reused tokens against prompt length, prompts being prefixes of the second prompt.
 
     Attributes:
-        tables: ``ladder`` (``num_tokens``, ``series``, ``tokens``; series ``reused``, ``deepest``,
-            ``ceiling``), a step function: constant up to the next row of its series.
+        tables: ``ladder`` (``num_tokens``, ``series``, ``tokens``; series ``reused``,
+            ``deepest_match``, ``ceiling``), a step function: constant up to its series' next row.
         num_lookups: lookups made.
         num_below: of them, those that reuse less than the MLA match allows.
     """
@@ -183,18 +183,16 @@ def misses(
         hit = hits[scenario] = scene.cache.lookup(scene.prompt)
         for name, table in view_tables(scene, hit).items():
             parts.setdefault(name, []).append(table.assign(scenario=scenario))
-        verdicts.append(
-            {
-                "scenario": scenario,
-                "hit": hit.hit,
-                "matched_tokens": hit.matched_tokens,
-                "checkpoint": hit.checkpoint,
-                "mla_tokens": hit.mla_tokens,
-                "reason": hit.reason,
-            }
-        )
+        verdicts += [
+            (scenario, "verdict_hit" if hit.hit else "verdict_miss", hit.matched_tokens),
+            (scenario, "verdict_found", hit.mla_tokens),
+            (scenario, "verdict_computed", hit.num_tokens - hit.matched_tokens),
+        ]
     tables = {name: pd.concat(tables, ignore_index=True) for name, tables in parts.items()}
-    tables["verdicts"] = pd.DataFrame(verdicts)
+    verdict_table = pd.DataFrame(verdicts, columns=["scenario", "code", "tokens"])
+    tables["verdicts"] = verdict_table.assign(
+        number=[f"{tokens:,}" for tokens in verdict_table["tokens"]]
+    )
     return MissStudy(tables, hits["partial"].matched_tokens, hits["partial"].mla_tokens)
 
 
@@ -234,7 +232,7 @@ def ladder(
         num_below += hit.matched_tokens < hit.junction_tokens
         rows += [
             (num_tokens, "ceiling", hit.cap_tokens),
-            (num_tokens, "deepest", hit.mla_tokens),
+            (num_tokens, "deepest_match", hit.mla_tokens),
             (num_tokens, "reused", hit.matched_tokens),
         ]
     table = pd.DataFrame(rows, columns=["num_tokens", "series", "tokens"])

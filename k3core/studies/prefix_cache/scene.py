@@ -173,6 +173,7 @@ def _rules(hit: PrefixHit) -> pd.DataFrame:
             "rule": ["usable", "deepest", "cap"],
             "tokens": [hit.matched_tokens, hit.mla_tokens, hit.cap_tokens],
             "order": [0, 1, 2],
+            "num_groups": hit.num_kda_groups,
         }
     )
 
@@ -182,32 +183,24 @@ def flow_table(hit: PrefixHit) -> pd.DataFrame:
     blocks, matched = len(hit.block_hashes), hit.mla_tokens // block
     candidates = hit.junction_tokens // block
     passed = len(hit.missing_groups)
-    gone = next(iter(hit.missing_groups.items()), None)
     stopped = f"{matched * block:,}" if matched < blocks else "–"
+    gone = "–"
+    if passed:
+        boundary, groups = next(iter(hit.missing_groups.items()))
+        gone = f"{boundary:,} → {', '.join(map(str, groups))}"
     rows = [
         ("flow_prompt", f"{hit.num_tokens:,}", "neutral"),
         ("flow_match", f"{matched:,} / {blocks:,}", "mla"),
         ("flow_break", stopped, "rejected" if matched < blocks else "neutral"),
-        (
-            "flow_candidates",
-            f"{hit.junction_tokens:,} … {block:,}" if candidates else "–",
-            "kda",
-        ),
-        (
-            "flow_passed",
-            f"{passed:,}" if gone is None else f"{passed:,} ({gone[0]:,}: {_group_list(gone[1])})",
-            "snapshot" if passed else "neutral",
-        ),
-        ("flow_hit" if hit.hit else "flow_miss", f"{hit.matched_tokens:,}", "accepted")
+        ("flow_candidates", f"{hit.junction_tokens:,} … {block:,}" if candidates else "–", "kda"),
+        ("flow_gone", gone, "rejected" if passed else "neutral"),
+        ("flow_passed", f"{passed:,}", "neutral"),
+        ("flow_hit", f"{hit.matched_tokens:,}", "accepted")
         if hit.hit
         else ("flow_miss", "0", "rejected"),
     ]
     table = pd.DataFrame(rows, columns=["box", "number", "kind"])
     return table.assign(step=range(len(rows)))
-
-
-def _group_list(groups: tuple[int, ...]) -> str:
-    return ", ".join(str(group) for group in groups)
 
 
 def view_tables(scene: Scene, hit: PrefixHit) -> dict[str, pd.DataFrame]:

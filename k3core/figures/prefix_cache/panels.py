@@ -1,0 +1,312 @@
+"""Figures of a hit, a miss, the hash schemes, the ladder and the cost of a long prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from k3core.figures import style
+from k3core.figures.flow import flow_chart
+from k3core.figures.prefix_cache.ruler import domain_end, ruler
+
+Tables = Mapping[str, pd.DataFrame]
+Panels = dict[str, alt.Chart | alt.LayerChart]
+
+_INK = "#202124"
+_SCENARIOS = ("no_checkpoint", "partial")
+_SCHEMES = ("chained", "independent")
+_MATCH_LOOKS: dict[str, dict[str, Any]] = {
+    "cached": {"fill": style.FREE},
+    "true_match": {"fill": style.ACCEPTED},
+    "false_match": {"fill": style.REJECTED},
+    "not_found": {"fill": style.FREE, "fillOpacity": 0.25, "strokeDash": [4, 3]},
+}
+_FLOPS = (
+    "datum.value == 0 ? '0' : "
+    "datum.value >= 1e18 ? format(datum.value / 1e18, ',~r') + ' EFLOP' : "
+    "datum.value >= 1e15 ? format(datum.value / 1e15, ',~r') + ' PFLOP' : "
+    "format(datum.value / 1e12, ',~r') + ' TFLOP'"
+)
+
+
+def fig_prefix_hit(tables: Tables) -> Panels:
+    """Tab 8 of the source text: the two stages of this lookup, and the chain of its hashes.
+
+    Tables: ``flow`` and ``chain`` of ``LookupStudy``.
+    """
+    return {
+        "flow": flow_chart(tables["flow"]).properties(title="prefix_cache.panel.flow"),
+        "chain": _chain(tables["chain"]).properties(title="prefix_cache.panel.chain"),
+    }
+
+
+def fig_prefix_miss(tables: Tables) -> Panels:
+    """Tab 9 of the source text: no checkpoint, and a checkpoint only at the first boundary.
+
+    Tables: those of ``MissStudy``.
+    """
+    panels: Panels = {}
+    for scenario in _SCENARIOS:
+        part = {
+            name: table[table["scenario"] == scenario].reset_index(drop=True)
+            for name, table in tables.items()
+        }
+        panels[scenario] = ruler(part, part["verdicts"]).properties(
+            title=f"prefix_cache.panel.{scenario}"
+        )
+    return panels
+
+
+def _chain(chain: pd.DataFrame) -> alt.LayerChart:
+    """One row per block: parent hash, tokens, hash; each hash feeds the next row's parent."""
+    rows = chain.assign(
+        top=chain["index"] - 0.3,
+        bottom=chain["index"] + 0.3,
+        tokens=[f"+ {a:,} – {b - 1:,}" for a, b in zip(chain["start"], chain["end"], strict=True)],
+        parent_left=0.0,
+        parent_right=0.34,
+        parent_x=0.17,
+        tokens_x=0.5,
+        hash_left=0.66,
+        hash_right=1.0,
+        hash_x=0.83,
+    )
+    feeds = rows.iloc[:-1].assign(next_top=rows["top"].to_numpy()[1:])
+    last = max(len(chain) - 1, 0)
+    x_scale = alt.Scale(domain=[0, 1], nice=False)
+    y_scale = alt.Scale(domain=[-1.0, last + 0.4], reverse=True, nice=False)
+
+    def x(field: str) -> alt.X:
+        return alt.X(f"{field}:Q").scale(x_scale).axis(None)
+
+    def y(field: str) -> alt.Y:
+        return alt.Y(f"{field}:Q").scale(y_scale).axis(None)
+
+    base = style.labelled(alt.Chart(rows), "status")
+    tooltip = [
+        alt.Tooltip("index:Q", title="prefix_cache.axis.block"),
+        alt.Tooltip("status_text:N", title="prefix_cache.axis.status"),
+        alt.Tooltip("hash:N", title="prefix_cache.axis.hash"),
+        alt.Tooltip("parent:N", title="prefix_cache.axis.parent"),
+    ]
+    arrows = (
+        alt.Chart(feeds)
+        .mark_rule(color=style.NEUTRAL, strokeWidth=1.6)
+        .encode(x("hash_x"), y("bottom"), alt.X2("parent_x:Q"), alt.Y2("next_top:Q"))
+    )
+    tips = (
+        alt.Chart(feeds)
+        .mark_point(shape="triangle-down", size=50, filled=True, color=style.NEUTRAL, opacity=1)
+        .encode(x("parent_x"), y("next_top"))
+    )
+    parents = base.mark_rect(
+        fill=style.NEUTRAL, fillOpacity=0.15, stroke=style.NEUTRAL, cornerRadius=4
+    ).encode(
+        x("parent_left"), alt.X2("parent_right:Q"), y("top"), alt.Y2("bottom:Q"), tooltip=tooltip
+    )
+    hashes = base.mark_rect(fill=style.MLA, stroke=style.MLA, cornerRadius=4).encode(
+        x("hash_left"),
+        alt.X2("hash_right:Q"),
+        y("top"),
+        alt.Y2("bottom:Q"),
+        alt.FillOpacity("status:N")
+        .scale(
+            type="ordinal",
+            domain=["block_reused", "block_lost", "block_pending", "block_absent"],
+            range=[0.3, 0.3, 0.12, 0.0],
+        )
+        .legend(None),
+        tooltip=tooltip,
+    )
+    texts = [
+        base.mark_text(fontSize=11, font="monospace").encode(
+            x(at), y("index"), alt.Text(f"{field}:N"), tooltip=alt.value(None)
+        )
+        for at, field in (("parent_x", "parent"), ("tokens_x", "tokens"), ("hash_x", "hash"))
+    ]
+    heads = (
+        style.labelled(
+            alt.Chart(
+                pd.DataFrame(
+                    {
+                        "head": ["chain_parent", "chain_tokens", "chain_hash"],
+                        "at": [0.17, 0.5, 0.83],
+                        "row": [-0.7] * 3,
+                    }
+                )
+            ),
+            "head",
+        )
+        .mark_text(fontSize=12, fontWeight="bold")
+        .encode(x("at"), y("row"), alt.Text("head_text:N"))
+    )
+    return alt.LayerChart(layer=[arrows, parents, hashes, tips, *texts, heads]).properties(
+        height=46 * (last + 2)
+    )
+
+
+def hash_pictures(tables: Tables) -> Panels:
+    """Two cached prompts and the asked one, block by block, under each hash scheme.
+
+    Tables: ``blocks`` of ``HashStudy``.
+    """
+    prompts = ["first", "second", "asked"]
+    asked = "datum.prompt == 'asked'"
+    panels: Panels = {}
+    for scheme in _SCHEMES:
+        table = tables["blocks"]
+        table = table[table["scheme"] == scheme].assign(
+            left=lambda t: t["index"] + 0.03,
+            right=lambda t: t["index"] + 0.97,
+            middle=lambda t: t["index"] + 0.5,
+            code=lambda t: "prompt_" + t["prompt"],
+        )
+        order = [f"prompt_{name}" for name in prompts]
+        base = style.labelled(style.labelled(alt.Chart(table), "status"), "code")
+        y = (
+            alt.Y("code:N")
+            .sort(order)
+            .scale(paddingInner=0.3)
+            .axis(
+                labelExpr=style.label_expr(),
+                title=None,
+                ticks=False,
+                domain=False,
+                labelLimit=120,
+                labelFontSize=12,
+            )
+        )
+        x_scale = alt.Scale(domain=[0, 2], nice=False)
+        rects = [
+            base.transform_filter(f"datum.status == '{status}'")
+            .mark_rect(cornerRadius=4, strokeWidth=2, stroke=style.NEUTRAL, **look)
+            .encode(
+                alt.X("left:Q").scale(x_scale).axis(None),
+                alt.X2("right:Q"),
+                y,
+                tooltip=[
+                    alt.Tooltip("code_text:N", title="prefix_cache.axis.prompt"),
+                    alt.Tooltip("content:N", title="prefix_cache.axis.content"),
+                    alt.Tooltip("hash:N", title="prefix_cache.axis.hash"),
+                    alt.Tooltip("status_text:N", title="prefix_cache.axis.status"),
+                ],
+            )
+            for status, look in _MATCH_LOOKS.items()
+        ]
+        texts = []
+        filled = "indexof(['true_match', 'false_match'], datum.status) >= 0"
+        lines = (
+            ("datum.content + '  ' + datum.hash", f"!({asked})", 0),
+            ("datum.content + '  ' + datum.hash", asked, -8),
+            ("datum.status_text", asked, 9),
+        )
+        for text, which, dy in lines:
+            words = base.transform_calculate(text=text).encode(
+                alt.X("middle:Q").scale(x_scale), y, alt.Text("text:N"), tooltip=alt.value(None)
+            )
+            texts += [
+                words.transform_filter(f"{which} && {filled}").mark_text(
+                    fontSize=12, fontWeight="bold", color=_INK, dy=dy
+                ),
+                words.transform_filter(f"{which} && !({filled})").mark_text(fontSize=12, dy=dy),
+            ]
+        panels[scheme] = alt.LayerChart(layer=[*rects, *texts]).properties(
+            height=230, title=f"prefix_cache.panel.{scheme}"
+        )
+    return panels
+
+
+def ladder_picture(tables: Tables) -> Panels:
+    """Reused tokens against prompt length, below the deepest MLA match and the ceiling.
+
+    Tables: ``ladder`` of ``LadderStudy``.
+    """
+    series = ["reused", "deepest_match", "ceiling"]
+    table = tables["ladder"]
+    end = domain_end(int(table["num_tokens"].max()))
+    base = style.labelled(alt.Chart(table), "series")
+    x = (
+        alt.X("num_tokens:Q")
+        .scale(domain=[0, end], nice=False)
+        .axis(title="prefix_cache.axis.prompt_len", format=",d", grid=False)
+    )
+    lines = base.mark_line(interpolate="step-after").encode(
+        x,
+        alt.Y("tokens:Q")
+        .scale(domain=[0, end], nice=False)
+        .axis(title="prefix_cache.axis.ladder", format=",d"),
+        alt.Color("series:N")
+        .scale(domain=series, range=[style.ACCEPTED, style.MLA, style.NEUTRAL])
+        .legend(style.legend(symbolType="stroke", symbolSize=300))
+        .title(None),
+        alt.StrokeDash("series:N")
+        .scale(domain=series, range=[[1, 0], [6, 4], [2, 2]])
+        .legend(None),
+        alt.StrokeWidth("series:N").scale(domain=series, range=[3, 2, 1.5]).legend(None),
+        tooltip=[
+            alt.Tooltip("series_text:N", title="prefix_cache.axis.series"),
+            alt.Tooltip("num_tokens:Q", format=",", title="prefix_cache.axis.prompt_len"),
+            alt.Tooltip("tokens:Q", format=",", title="prefix_cache.axis.ladder"),
+        ],
+    )
+    return {"ladder": lines.properties(height=340, title="prefix_cache.panel.ladder")}
+
+
+def cost_pictures(tables: Tables) -> Panels:
+    """FLOPs of a miss and of a hit for one prompt, and against the prefix length.
+
+    Tables: ``parts`` and ``sweep`` of ``CostStudy``.
+    """
+    parts, cases = ["parameters", "attention", "scan"], ["missed", "hit"]
+    bars = (
+        style.labelled(style.labelled(alt.Chart(tables["parts"]), "part"), "case")
+        .mark_bar()
+        .encode(
+            alt.X("flops:Q").axis(title="prefix_cache.axis.flops", labelExpr=_FLOPS, tickCount=5),
+            alt.Y("case:N")
+            .sort(cases)
+            .axis(labelExpr=style.label_expr(), title=None, labelFontSize=12),
+            alt.Color("part:N")
+            .scale(domain=parts, range=[style.NEUTRAL, style.MLA, style.KDA])
+            .legend(style.legend())
+            .title(None),
+            alt.Order("part:N").sort("descending"),
+            tooltip=[
+                alt.Tooltip("case_text:N", title="prefix_cache.axis.case"),
+                alt.Tooltip("part_text:N", title="prefix_cache.axis.part"),
+                alt.Tooltip("flops:Q", format=".4s", title="prefix_cache.axis.flops"),
+            ],
+        )
+        .properties(height=300, title="prefix_cache.panel.parts")
+    )
+    sweep = (
+        style.labelled(alt.Chart(tables["sweep"]), "case")
+        .mark_line(strokeWidth=3, point=True)
+        .encode(
+            alt.X("prefix_len:Q")
+            .scale(type="log", base=2)
+            .axis(
+                title="prefix_cache.axis.prefix_len",
+                labelExpr=style.COUNT_LABELS,
+                values=[2**power for power in range(10, 21, 2)],
+            ),
+            alt.Y("flops:Q")
+            .scale(type="log", base=10)
+            .axis(title="prefix_cache.axis.flops", labelExpr=_FLOPS, tickCount=5),
+            alt.Color("case:N")
+            .scale(domain=cases, range=[style.REJECTED, style.ACCEPTED])
+            .legend(style.legend())
+            .title(None),
+            alt.Shape("case:N").scale(domain=cases, range=["cross", "circle"]).legend(None),
+            tooltip=[
+                alt.Tooltip("case_text:N", title="prefix_cache.axis.case"),
+                alt.Tooltip("prefix_len:Q", format=",", title="prefix_cache.axis.prefix_len"),
+                alt.Tooltip("flops:Q", format=".4s", title="prefix_cache.axis.flops"),
+            ],
+        )
+        .properties(height=300, title="prefix_cache.panel.sweep")
+    )
+    return {"parts": bars, "sweep": sweep}

@@ -1,0 +1,315 @@
+"""The main picture: both rings over the same steps, results above, causes below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import altair as alt
+import pandas as pd
+
+from k3core.figures import style
+
+Tables = Mapping[str, pd.DataFrame]
+
+_HEIGHT = 430
+_MAX_ROWS = 24  # of the raw-input lane: its scale never follows the data
+_LOW_TITLE, _SLOTS_LOW, _SLOTS_HIGH, _STRIP, _HIGH_TITLE = 1.13, 1.32, 2.36, 2.47, 2.64
+_TOP = 2.74
+_SOLID = 0.95
+
+_KINDS = ("snapshot", "history", "in_flight")
+_KIND_COLOURS = (style.SNAPSHOT, style.KDA, style.INPUTS)
+_EVENTS = ("popped", "overwritten", "folded")
+_EVENT_SHAPES = ("circle", "cross", "triangle-down")
+_EVENT_COLOURS = (style.ACCEPTED, style.REJECTED, style.KDA)
+
+
+def main_picture(tables: Tables) -> alt.LayerChart | alt.FacetChart:
+    """Snapshots per slot above, rows of the raw-input ring below, one operation and step per x.
+
+    Tables: ``ops`` and ``stays`` of ``SnapshotStudy``, ``steps`` and ``limits`` of ``FlushStudy``,
+    ``head`` with one row: the number of operations that have happened.
+    """
+    ops, head = tables["ops"], float(tables["head"]["head"].iloc[0]) - 0.5
+    num_ops = len(ops)
+    slots = _slots(tables["stays"], head)
+    saw = _saw(tables["steps"], head)
+    x_scale = alt.Scale(domain=[-1.4, num_ops + 1.3], nice=False)
+    y_scale = alt.Scale(domain=[-0.04, _TOP], nice=False)
+    x_axis = alt.Axis(
+        title="replayssm.axis.step",
+        values=list(range(0, num_ops, 2 if num_ops > 20 else 1)),
+        format="d",
+        grid=False,
+        labelOverlap=True,
+    )
+
+    def x(field: str) -> alt.X:
+        return alt.X(f"{field}:Q").scale(x_scale).axis(x_axis)
+
+    def y(field: str) -> alt.Y:
+        return alt.Y(f"{field}:Q").scale(y_scale).axis(None)
+
+    kinds = alt.Color("kind:N").scale(domain=list(_KINDS), range=list(_KIND_COLOURS)).title(None)
+    opacity = alt.Opacity("alpha:Q").scale(None).legend(None)
+    bars = (
+        style.labelled(style.labelled(alt.Chart(slots), "end"), "kind")
+        .mark_rect(cornerRadius=3)
+        .encode(
+            x("left"),
+            alt.X2("right:Q"),
+            y("low"),
+            alt.Y2("high:Q"),
+            kinds.legend(None),
+            opacity,
+            tooltip=[
+                alt.Tooltip("name:N", title="replayssm.axis.snapshot"),
+                alt.Tooltip("slot:Q", title="replayssm.axis.slot"),
+                alt.Tooltip("start:Q", title="replayssm.axis.pushed"),
+                alt.Tooltip("stop:Q", title="replayssm.axis.left"),
+                alt.Tooltip("end_text:N", title="replayssm.axis.end"),
+                alt.Tooltip("bytes:Q", format=",", title="replayssm.axis.toy_bytes"),
+            ],
+        )
+    )
+    names = [
+        alt.Chart(slots[slots["alpha"] == alpha])
+        .mark_text(align="left", dx=4, fontWeight="bold", fontSize=11, color=ink)
+        .encode(x("left"), y("middle"), alt.Text("shown:N"))
+        for alpha, ink in ((_SOLID, "#1f1f1f"), (style.PALE, alt.Undefined))
+    ]
+    stack = (
+        style.labelled(alt.Chart(saw), "kind")
+        .mark_rect()
+        .encode(
+            x("left"),
+            alt.X2("right:Q"),
+            y("low"),
+            alt.Y2("high:Q"),
+            kinds.legend(None),
+            opacity,
+            tooltip=[
+                alt.Tooltip("step:Q", title="replayssm.axis.step"),
+                alt.Tooltip("kind_text:N", title="replayssm.axis.kind"),
+                alt.Tooltip("rows:Q", title="replayssm.axis.rows"),
+                alt.Tooltip("kept:Q", title="replayssm.axis.kept"),
+                alt.Tooltip("folded:Q", title="replayssm.axis.folded"),
+            ],
+        )
+    )
+    events = _events(slots, tables["steps"], head)
+    shape = (
+        alt.Shape("event:N")
+        .scale(domain=list(_EVENTS), range=list(_EVENT_SHAPES))
+        .legend(_legend())
+        .title(None)
+    )
+    stroke = (
+        alt.Stroke("event:N")
+        .scale(domain=list(_EVENTS), range=list(_EVENT_COLOURS))
+        .legend(_legend())
+        .title(None)
+    )
+    marks = (
+        style.labelled(alt.Chart(events), "event")
+        .mark_point(size=75, strokeWidth=2.5, filled=False)
+        .encode(
+            x("x"),
+            y("y"),
+            shape,
+            stroke,
+            opacity,
+            tooltip=[
+                alt.Tooltip("event_text:N", title="replayssm.axis.event"),
+                alt.Tooltip("what:N", title="replayssm.axis.what"),
+            ],
+        )
+    )
+    limits = tables["limits"].assign(
+        y=tables["limits"]["rows"] / _MAX_ROWS, left=-0.6, right=num_ops - 0.4
+    )
+    rules = (
+        style.labelled(alt.Chart(limits), "limit")
+        .mark_rule(strokeDash=[5, 4], color=style.REJECTED, strokeWidth=1.5)
+        .encode(
+            x("left"),
+            alt.X2("right:Q"),
+            y("y"),
+            tooltip=[
+                alt.Tooltip("limit_text:N", title="replayssm.axis.limit"),
+                alt.Tooltip("rows:Q", title="replayssm.axis.rows"),
+            ],
+        )
+    )
+    now_table = pd.DataFrame(
+        {"word": ["now"], "x": [head], "low": [0.0], "high": [_STRIP + 0.06], "y": [_HIGH_TITLE]}
+    )
+    now = (
+        alt.Chart(now_table)
+        .mark_rule(strokeWidth=2, color=style.NEUTRAL)
+        .encode(x("x"), y("low"), alt.Y2("high:Q"))
+    )
+    now_word = (
+        style.labelled(alt.Chart(now_table), "word")
+        .mark_text(fontSize=11, fontWeight="bold")
+        .encode(x("x"), y("y"), alt.Text("word_text:N"))
+    )
+    layers = alt.layer(
+        bars, stack, rules, now, now_word, *names, marks, *_words(tables, num_ops, x, y)
+    )
+    return layers.resolve_scale(color="independent", stroke="shared", shape="shared").properties(
+        height=_HEIGHT
+    )
+
+
+def _legend() -> alt.Legend:
+    return alt.Legend(
+        orient="top",
+        columns=3,
+        columnPadding=10,
+        labelExpr=style.label_expr(),
+        labelLimit=150,
+        offset=0,
+        symbolOpacity=1,
+    )
+
+
+def _slots(stays: pd.DataFrame, head: float) -> pd.DataFrame:
+    """Bars of the snapshot lane; what lies after the play-head is pale."""
+    num_slots = max(int(stays["slot"].max()) + 1, 4)
+    step = (_SLOTS_HIGH - _SLOTS_LOW) / num_slots
+    middle = _SLOTS_HIGH - (stays["slot"] + 0.5) * step
+    name = "S" + stays["snapshot"].astype(str)
+    whole = stays.assign(
+        kind="snapshot",
+        name=name,
+        shown=name.where(stays["stop"] - stays["start"] > 1, ""),
+        left=stays["start"].astype(float),
+        right=stays["stop"] - 0.06 - 0.5 * (stays["end"] == "held"),
+        middle=middle,
+        low=middle - 0.4 * step,
+        high=middle + 0.4 * step,
+    )
+    past = whole[whole["left"] < head].assign(alpha=_SOLID)
+    past["right"] = past["right"].clip(upper=head)
+    future = whole[whole["right"] > head].assign(alpha=style.PALE)
+    future["shown"] = future["shown"].where(future["left"] > head, "")
+    future["left"] = future["left"].clip(lower=head)
+    return pd.concat([past, future], ignore_index=True)
+
+
+def _saw(steps: pd.DataFrame, head: float) -> pd.DataFrame:
+    """Stacked rows of the raw-input ring: history, then inputs in flight."""
+    base = steps.assign(
+        left=steps["step"] - 0.34,
+        right=steps["step"] + 0.34,
+        alpha=(steps["step"] < head).map({True: _SOLID, False: style.PALE}),
+    )
+    history = base.assign(kind="history", rows=base["history"], bottom=0)
+    flight = base.assign(kind="in_flight", rows=base["in_flight"], bottom=base["history"])
+    both = pd.concat([history[history["rows"] > 0], flight], ignore_index=True)
+    return both.assign(
+        low=both["bottom"] / _MAX_ROWS, high=(both["bottom"] + both["rows"]) / _MAX_ROWS
+    )
+
+
+def _events(slots: pd.DataFrame, steps: pd.DataFrame, head: float) -> pd.DataFrame:
+    """Ends of snapshots and folds of history."""
+    ended = slots[slots["end"] != "held"].drop_duplicates("snapshot")
+    folds = steps[steps["folded"] > 0]
+    events = pd.concat(
+        [
+            pd.DataFrame(
+                {
+                    "event": ended["end"],
+                    "x": ended["stop"] - 0.06,
+                    "y": ended["middle"],
+                    "what": ended["name"],
+                }
+            ),
+            pd.DataFrame(
+                {
+                    "event": "folded",
+                    "x": folds["step"] - 0.5,
+                    "y": 0.05,
+                    "what": folds["folded"].astype(str),
+                }
+            ),
+        ],
+        ignore_index=True,
+    )
+    return events.assign(alpha=(events["x"] < head).map({True: 1.0, False: 0.45}))
+
+
+def _words(
+    tables: Tables, num_ops: int, x: Callable[[str], alt.X], y: Callable[[str], alt.Y]
+) -> list[alt.Chart]:
+    """Lane titles, slot and row numbers, the operation strip, the names of the two rules."""
+    titles = pd.DataFrame(
+        {
+            "word": ["lane_snapshots", "lane_inputs"],
+            "x": -1.3,
+            "y": [_HIGH_TITLE, _LOW_TITLE],
+        }
+    )
+    kinds = pd.DataFrame(
+        {"word": ["history", "in_flight"], "x": [0.52 * num_ops, 0.77 * num_ops], "y": _LOW_TITLE}
+    )
+    stays = _slots(tables["stays"], 0.0).drop_duplicates("slot")
+    window_len = int(tables["limits"]["rows"].max())
+    marked = [rows for rows in (0, 8, 16, 24) if rows <= max(window_len, 16)]
+    ticks = pd.concat(
+        [
+            pd.DataFrame({"text": stays["slot"].astype(str), "x": -0.75, "y": stays["middle"]}),
+            pd.DataFrame(
+                {
+                    "text": [str(rows) for rows in marked],
+                    "x": -0.75,
+                    "y": [rows / _MAX_ROWS for rows in marked],
+                }
+            ),
+        ],
+        ignore_index=True,
+    )
+    ops = tables["ops"].assign(x=tables["ops"]["op"], y=_STRIP, wide=num_ops <= 24)
+    limits = tables["limits"].assign(
+        x=num_ops - 0.3,
+        y=tables["limits"]["rows"] / _MAX_ROWS,
+        short=tables["limits"]["limit"].map({"window": "W", "flush_min": "≥"})
+        + " "
+        + tables["limits"]["rows"].astype(str),
+    )
+    return [
+        style.labelled(alt.Chart(titles), "word")
+        .mark_text(align="left", fontWeight="bold", fontSize=12.5)
+        .encode(x("x"), y("y"), alt.Text("word_text:N")),
+        style.labelled(alt.Chart(kinds), "word")
+        .transform_calculate(said="'■ ' + datum.word_text")
+        .mark_text(align="left", fontWeight="bold", fontSize=11.5)
+        .encode(
+            x("x"),
+            y("y"),
+            alt.Text("said:N"),
+            alt.Color("word:N")
+            .scale(domain=list(_KINDS[1:]), range=list(_KIND_COLOURS[1:]))
+            .legend(None),
+        ),
+        alt.Chart(ticks)
+        .mark_text(align="right", fontSize=10.5, opacity=0.75)
+        .encode(x("x"), y("y"), alt.Text("text:N")),
+        style.labelled(alt.Chart(ops), "word")
+        .transform_calculate(said="width / 17 > 40 && datum.wide ? datum.word_text : ''")
+        .mark_text(fontSize=10.5)
+        .encode(
+            x("x"),
+            y("y"),
+            alt.Text("said:N"),
+            alt.Color("word:N")
+            .scale(domain=["push", "pop"], range=[style.NEUTRAL, style.ACCEPTED])
+            .legend(None),
+        ),
+        style.labelled(alt.Chart(limits), "limit")
+        .transform_calculate(said="width > 700 ? datum.limit_text + ' ' + datum.rows : datum.short")
+        .mark_text(align="left", fontSize=10.5, color=style.REJECTED)
+        .encode(x("x"), y("y"), alt.Text("said:N")),
+    ]

@@ -7,7 +7,9 @@ import streamlit as st
 from k3core import ui
 from k3core.capacity.profiles import PROFILES
 from k3core.figures import home as figures
+from k3core.i18n import t
 from k3core.studies import home as studies
+from k3core.ui.background import background
 from k3core.units import bytes_text, count_text
 
 
@@ -32,9 +34,9 @@ SYMPTOMS = (
         },
     ),
     Symptom("drafts_memory", "capacity", {"rollback_scheme": "snapshots"}),
-    Symptom("prefix", "prefix_cache", {}),
+    Symptom("prefix", "prefix_cache", {"prefix_case": "fork"}),
     Symptom("undo", "decode", {"accepted": "2"}),
-    Symptom("ring", "replayssm", {}),
+    Symptom("ring", "replayssm", {"ring_ops": "refill"}),
     Symptom("pages", "paged_cache", {"pool_scrub": "0"}),
     Symptom("fleet", "fleet", {}),
 )
@@ -97,6 +99,9 @@ for start in range(0, len(PATH), 3):
             ui.link(slug, page.lang, page.query, f"{number} · {name}")
             st.markdown(page.t(f"map.{slug}"))
 
+st.subheader(page.t("verification.title"), anchor="verification")
+verification_place = st.container(border=True)
+
 st.subheader(page.t("profile.title"), anchor="sources")
 rules = "; ".join(f"{p.engine} {p.version}, {p.date} ({p.source})" for p in PROFILES.values())
 st.markdown(
@@ -108,4 +113,37 @@ st.markdown(
         )
     )
 )
+
+
+def verification_summary() -> None:
+    """Counts of the checks and the blind spots, when the thread that runs them has ended."""
+    task = background("k3core.studies.verification", "summary")
+    if not task.future.done():
+        st.caption(page.t("verification.running", seconds=f"{task.elapsed_s:.0f}"))
+        return
+    if error := task.future.exception():
+        st.error(page.t("verification.error", error=str(error)), icon=":material/block:")
+        return
+    result = task.future.result()
+    passed = "green" if result.num_fail == 0 else "red"
+    st.markdown(
+        f":{passed}-badge[{page.t('verification.passed', passed=result.num_pass)}] "
+        f":{'red' if result.num_fail else 'gray'}-badge"
+        f"[{page.t('verification.failed', failed=result.num_fail)}] "
+        f":green-badge[{page.t('verification.caught', caught=result.num_caught_faults)}]"
+    )
+    rows = [page.t("verification.header"), "|---|---:|---:|---:|"]
+    for fault in result.tables["faults"].itertuples():
+        name = t(f"verification.option.{fault.fault}", page.lang)
+        rows.append(f"| {name} | {fault.oracle} | {fault.self} | {fault.blind} |")
+    st.markdown("\n".join(rows))
+    st.caption(page.t("verification.look", rows=result.num_matrix_rows))
+    door("verification", "verification.link")
+    if polling:
+        st.rerun()
+
+
 ui.prewarm()
+polling = not background("k3core.studies.verification", "summary").future.done()
+with verification_place:
+    st.fragment(verification_summary, run_every=1.0 if polling else None)()

@@ -8,16 +8,29 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from k3core.ui.background import BackgroundTask, background
 from k3core.ui.navigation import PAGE_BY_SLUG
 
 ROOT = Path(__file__).parent.parent
 
 WITHOUT_TORCH = """
 import sys
+from concurrent.futures import Future
 from streamlit.testing.v1 import AppTest
 import k3core.ui
+import k3core.ui.background
+
+class Task:
+    future = Future()
+    elapsed_s = 0.0
+
+def background(module, study):
+    seen.append("torch" in sys.modules)
+    return Task
+
 seen = []
 k3core.ui.prewarm = lambda: seen.append("torch" in sys.modules)
+k3core.ui.background.background = background
 app = AppTest.from_file("Home.py", default_timeout=60).run()
 assert not app.exception, app.exception
 print(seen, [m.value for m in app.metric], len(app.get("vega_lite_chart")))
@@ -29,7 +42,9 @@ def test_home_is_drawn_before_torch_is_loaded():
         [sys.executable, "-c", WITHOUT_TORCH], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert run.returncode == 0, run.stderr[-2000:]
-    assert run.stdout.startswith("[False] ['53.57 MiB', '13.5 KiB', '4,063 tokens'] 1")
+    assert run.stdout.startswith(
+        "[False, False, False] ['53.57 MiB', '13.5 KiB', '4,063 tokens'] 1"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -53,24 +68,33 @@ def test_every_page_is_linked_from_the_path(home):
             assert any(name in target for target in linked), page.path
 
 
-@pytest.mark.parametrize(
-    ("key", "raw"),
-    [
-        ("model", "kimi-linear-48b"),
-        ("model", "glm-5.3-flash"),
-        ("model", "toy"),
-        ("tp", "1"),
-        ("tp", "16"),
-        ("state_dtype", "bfloat16"),
-        ("mla_dtype", "bfloat16"),
-    ],
-)
-def test_each_control_changes_a_number(home, key, raw):
-    app = AppTest.from_file("../Home.py", default_timeout=60)
-    app.query_params[key] = raw
-    app.run()
+def test_the_checks_report_their_blind_spots():
+    """The real summary, once its thread has ended."""
+    result = background("k3core.studies.verification", "summary").future.result(timeout=120)
+    app = AppTest.from_file("../Home.py", default_timeout=60).run()
     assert not app.exception
-    assert [m.value for m in app.metric] != [m.value for m in home.metric]
+    texts = [element.value for element in app.markdown]
+    assert any(f"{result.num_pass} checks pass" in text for text in texts)
+    (table,) = [text for text in texts if text.startswith("| ")]
+    blind = [int(row.split("|")[-2]) for row in table.splitlines()[2:]]
+    assert blind == list(result.blind.values())
+    assert max(blind) > 0
+
+
+def test_checks_that_fail_to_run_are_reported_and_the_page_stands(monkeypatch):
+    task = BackgroundTask(lambda: int("no number"))
+    task.future.exception(timeout=10)
+    monkeypatch.setattr("k3core.ui.background.background", lambda module, study: task)
+    app = AppTest.from_file("../Home.py", default_timeout=60).run()
+    assert not app.exception
+    assert "no number" in app.error[0].value
+    assert len(app.metric) == 3
+
+
+def test_a_background_study_runs_once_per_process():
+    first = background("k3core.studies.home", "two_memories")
+    assert background("k3core.studies.home", "two_memories") is first
+    assert first.future.result(timeout=10).state_bytes_per_request == 56_171_520
 
 
 def doors():

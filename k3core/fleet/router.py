@@ -31,6 +31,7 @@ class Fleet:
         ring: the clusters that are up, on the hash ring.
         alive: indices of the clusters that are up, in order.
         pending_len: prompt tokens routed to a cluster and not finished.
+        routed_len: prompt tokens ever routed to a cluster; it breaks ties between equal loads.
         busy_until_s: when the request in service ends.
         waiting_s: estimated prefill seconds of the requests that wait (prefix-load only).
     """
@@ -46,6 +47,7 @@ class Fleet:
         num = len(self.clusters)
         self.alive = list(range(num))
         self.pending_len = [0] * num
+        self.routed_len = [0] * num
         self.busy_until_s = [0.0] * num
         self.waiting_s = [0.0] * num
         for cluster in self.clusters:
@@ -143,13 +145,14 @@ class RandomRouter(Router):
 
 
 class LeastLoadedRouter(Router):
-    """Fewest pending prompt tokens; the first of equals.
+    """Fewest pending prompt tokens; of equals the one that got the fewest so far.
 
     Tokens, not requests: one prompt of 128K outweighs three of 1K (smg #1621).
     """
 
     def choose(self, request: int, now: float) -> int:
-        return min(self.fleet.alive, key=self.fleet.pending_len.__getitem__)
+        pending, routed = self.fleet.pending_len, self.fleet.routed_len
+        return min(self.fleet.alive, key=lambda cluster: (pending[cluster], routed[cluster]))
 
 
 class LongestPrefixRouter(Router):
@@ -165,19 +168,19 @@ class PrefixLoadRouter(Router):
     """Least expected time to first token: work ahead plus own prefill (Mooncake, Algorithm 1).
 
     The prefill counts what the cluster's cache would really save: checkpoints, not only MLA
-    blocks.
+    blocks. Of equals, the cluster that got the fewest tokens so far.
     """
 
     def choose(self, request: int, now: float) -> int:
         fleet = self.fleet
         path = self.workload.path(request)
-        best, best_s = -1, float("inf")
+        best, best_s = -1, (float("inf"), 0)
         for cluster in fleet.alive:
             ahead = max(0.0, fleet.busy_until_s[cluster] - now) + fleet.waiting_s[cluster]
-            if ahead < best_s:
+            if ahead <= best_s[0]:
                 expected = ahead + self._prefill_s(request, path, cluster)
-                if expected < best_s:
-                    best, best_s = cluster, expected
+                if (expected, fleet.routed_len[cluster]) < best_s:
+                    best, best_s = cluster, (expected, fleet.routed_len[cluster])
         return best
 
     def estimate_s(self, request: int, cluster: int) -> float:

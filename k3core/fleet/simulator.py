@@ -231,6 +231,7 @@ class _Run:
             away = self.home is not None and self.home[request] not in alive
             self.failed_over[request] = away or self.moved[request]
         self.fleet.pending_len[cluster] += self.input_len[request]
+        self.fleet.routed_len[cluster] += self.input_len[request]
         if self.serving[cluster] < 0:
             self.start_service(cluster, request)
         else:

@@ -15,14 +15,14 @@ from k3core.errors import require
 from k3core.fleet.cache import BLOCK_LEN
 from k3core.fleet.workload import LONG_THRESHOLD, Workload
 
-MAX_INPUT_LEN = 131_072
+MAX_INPUT_LEN = 262_144
 
 
 def synthetic_workload(
-    num_requests: int = 2000,
-    num_sessions: int = 600,
-    rate_per_s: float = 8.0,
-    long_share: float = 0.15,
+    num_requests: int = 1800,
+    num_sessions: int = 1500,
+    rate_per_s: float = 2.0,
+    long_share: float = 0.25,
     hub_len: int = 2 * BLOCK_LEN,
     long_threshold: int = LONG_THRESHOLD,
     seed: int = 0,
@@ -33,8 +33,8 @@ def synthetic_workload(
         num_requests: turns in all.
         num_sessions: conversations that they are drawn from (some may never speak).
         rate_per_s: mean arrivals per second.
-        long_share: share of sessions that start with a document (median 24K tokens) instead of
-            a message (median 700 tokens).
+        long_share: share of sessions that start with a document (median 80K tokens) instead of
+            a message (median 1,500 tokens).
         hub_len: tokens of the system prompt, rounded down to whole blocks.
         long_threshold: prompts of at least this many tokens are of class ``long``.
         seed: of every draw.
@@ -50,13 +50,13 @@ def synthetic_workload(
     rng = np.random.default_rng(seed)
     arrival_s = np.cumsum(rng.exponential(1.0 / rate_per_s, num_requests))
 
-    activity = rng.lognormal(0.0, 1.0, num_sessions)
+    activity = rng.lognormal(0.0, 1.3, num_sessions)
     session = rng.choice(num_sessions, num_requests, p=activity / activity.sum())
     starts_long = rng.random(num_sessions) < long_share
     opening = np.where(
         starts_long,
-        rng.lognormal(np.log(24_000), 0.5, num_sessions),
-        rng.lognormal(np.log(700), 0.8, num_sessions),
+        rng.lognormal(np.log(80_000), 0.8, num_sessions),
+        rng.lognormal(np.log(1_500), 0.9, num_sessions),
     )
     output_len = np.maximum(1, rng.lognormal(np.log(300), 0.7, num_requests)).astype(np.int64)
     message = np.maximum(1, rng.lognormal(np.log(120), 1.0, num_requests)).astype(np.int64)

@@ -1,0 +1,152 @@
+"""Budgets: what the served wait, how many are refused, and the percentile that misleads."""
+
+from __future__ import annotations
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from k3core.figures import style
+from k3core.figures.fleet.common import (
+    CLASSES,
+    SECONDS_LABELS,
+    Panels,
+    Tables,
+    layer,
+    seconds_ticks,
+)
+
+_SETTINGS = ["none", "shared-reject", "separate-reject", "shared-queue", "separate-queue"]
+
+
+def _row(settings: list[str]) -> alt.Y:
+    return (
+        alt.Y("setting:N")
+        .sort(settings)
+        .scale(paddingInner=0.25)
+        .axis(title=None, labelExpr=style.label_expr(), labelLimit=130, ticks=False)
+    )
+
+
+def _by_class() -> tuple[alt.YOffset, alt.Color]:
+    offset = alt.YOffset("cls:N").sort(CLASSES)
+    color = (
+        alt.Color("cls:N")
+        .scale(domain=CLASSES, range=[style.NEUTRAL, style.FREE])
+        .legend(style.legend())
+        .title(None)
+    )
+    return offset, color
+
+
+def _bars(
+    table: pd.DataFrame, column: str, axis: alt.Axis, number: str, scale: alt.Scale
+) -> alt.LayerChart:
+    """One bar per setting and class with its number at the end."""
+    base = style.labelled(style.labelled(alt.Chart(table), "setting"), "cls")
+    offset, color = _by_class()
+    x = alt.X(f"{column}:Q").scale(scale).axis(axis)
+    y = _row(_SETTINGS)
+    return layer(
+        base.mark_bar(stroke=style.NEUTRAL, strokeWidth=0.8).encode(
+            x,
+            y,
+            offset,
+            color,
+            tooltip=[
+                alt.Tooltip("setting_text:N", title="fleet.axis.setting"),
+                alt.Tooltip("cls_text:N", title="fleet.axis.cls"),
+                alt.Tooltip("p95_s:Q", format=",.2f", title="fleet.axis.p95"),
+                alt.Tooltip("num_refused:Q", format=",", title="fleet.axis.num_refused"),
+                alt.Tooltip("num_arrived:Q", format=",", title="fleet.axis.num_arrived"),
+                alt.Tooltip("goodput:Q", format=".1%", title="fleet.axis.goodput"),
+            ],
+        ),
+        base.transform_calculate(words=number)
+        .mark_text(align="left", dx=4, fontSize=11)
+        .encode(x, y, offset, alt.Text("words:N")),
+    )
+
+
+def fig_fleet_budget(tables: Tables) -> Panels:
+    """Tab 13 of the source text: with and without isolation, refuse or wait.
+
+    Table: ``classes`` of ``AdmissionStudy``.
+    """
+    table = tables["classes"]
+    served = table[table["p95_s"].notna()]
+    low = 0.5 * float(served["p95_s"].min()) if len(served) else 0.1
+    high = 4 * float(served["p95_s"].max()) if len(served) else 10.0
+    ticks = seconds_ticks(low, high)
+    seconds = alt.Scale(type="log", domain=[low, high], nice=False)
+    p95_axis = alt.Axis(title="fleet.axis.p95", values=ticks, labelExpr=SECONDS_LABELS)
+    most = float(table["num_refused"].max())
+    return {
+        "p95": _bars(
+            served, "p95_s", p95_axis, "format(datum.p95_s, ',.3~r') + ' s'", seconds
+        ).properties(height=300, title="fleet.panel.p95"),
+        "refused": _bars(
+            table,
+            "num_refused",
+            alt.Axis(title="fleet.axis.num_refused", format="d", tickMinStep=1),
+            "format(datum.num_refused, ',') + ' / ' + format(datum.num_arrived, ',')",
+            alt.Scale(domain=[0, max(4.0, most * 1.35)]),
+        ).properties(height=300, title="fleet.panel.refused"),
+        "goodput": _bars(
+            table,
+            "goodput",
+            alt.Axis(title="fleet.axis.goodput", format="%", values=[0, 0.25, 0.5, 0.75, 1]),
+            "format(datum.goodput, '.1%')",
+            alt.Scale(domain=[0, 1.2]),
+        ).properties(height=300, title="fleet.panel.goodput"),
+        "misleading": _misleading(table, low, high, ticks),
+    }
+
+
+def _misleading(table: pd.DataFrame, low: float, high: float, ticks: list[float]) -> alt.LayerChart:
+    """P95 of the served beside the one that counts a refusal as an infinite latency."""
+    settings = ["none", "shared-reject", "separate-reject"]
+    rows = table[table["setting"].isin(settings) & (table["cls"] == "short")]
+    folded = pd.concat(
+        [
+            rows.assign(how="served_only", value=rows["p95_s"]),
+            rows.assign(how="with_refusals", value=rows["misleading_p95_s"]),
+        ]
+    )
+    folded = folded[folded["value"].notna()]
+    infinite = np.isinf(folded["value"])
+    folded = folded.assign(
+        shown=folded["value"].clip(upper=high),
+        infinite=infinite,
+        value=folded["value"].where(~infinite),
+    )
+    base = style.labelled(style.labelled(alt.Chart(folded), "setting"), "how")
+    hows = ["served_only", "with_refusals"]
+    x = (
+        alt.X("shown:Q")
+        .scale(type="log", domain=[low, high], nice=False)
+        .axis(title="fleet.axis.p95", values=ticks, labelExpr=SECONDS_LABELS)
+    )
+    y, offset = _row(settings), alt.YOffset("how:N").sort(hows)
+    tooltip = [
+        alt.Tooltip("setting_text:N", title="fleet.axis.setting"),
+        alt.Tooltip("how_text:N", title="fleet.axis.how"),
+        alt.Tooltip("value:Q", format=",.2f", title="fleet.axis.p95"),
+        alt.Tooltip("num_refused:Q", format=",", title="fleet.axis.num_refused"),
+    ]
+    wrong = base.transform_filter("datum.how == 'with_refusals'")
+    return layer(
+        base.transform_filter("datum.how == 'served_only'")
+        .mark_bar(color=style.NEUTRAL)
+        .encode(x, y, offset, tooltip=tooltip),
+        wrong.mark_bar(
+            color=style.REJECTED,
+            fillOpacity=0.15,
+            stroke=style.REJECTED,
+            strokeDash=[4, 3],
+            strokeWidth=1.5,
+        ).encode(x, y, offset, tooltip=tooltip),
+        wrong.transform_calculate(hatch="datum.infinite ? '∞ ' + '╱╱╱╱╱╱╱╱' : '╱╱╱╱'")
+        .mark_text(align="right", dx=-4, fontSize=13, color=style.REJECTED, fontWeight="bold")
+        .encode(x, y, offset, alt.Text("hatch:N"), tooltip=tooltip),
+    ).properties(height=300, title="fleet.panel.misleading")

@@ -1,0 +1,26 @@
+"""Studies of the fleet: routers side by side, ring, failover, admission, one run, replay."""
+
+from k3core.studies.fleet.admission import admission
+from k3core.studies.fleet.params import FleetParams
+from k3core.studies.fleet.placement import hash_ring, minimal_perturbation
+from k3core.studies.fleet.replay import ReplayReport, render_text, replay_trace
+from k3core.studies.fleet.routers import load_strip, routers
+from k3core.studies.fleet.run import simulation
+from k3core.studies.fleet.traces import MAX_UPLOAD_MB, StoredTrace, store_trace, stored_trace
+
+__all__ = [
+    "FleetParams",
+    "MAX_UPLOAD_MB",
+    "ReplayReport",
+    "StoredTrace",
+    "admission",
+    "hash_ring",
+    "load_strip",
+    "minimal_perturbation",
+    "render_text",
+    "replay_trace",
+    "routers",
+    "simulation",
+    "store_trace",
+    "stored_trace",
+]

@@ -1,0 +1,295 @@
+"""Where sessions live on the hash ring, and who moves when a cluster leaves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from k3core.errors import require
+from k3core.fleet import theory
+from k3core.fleet.ring import RING_SIZE, ConsistentHashRing
+from k3core.fleet.stats import order_statistic
+from k3core.studies.fleet.bins import bin_index, bin_size_s
+from k3core.studies.fleet.params import FleetParams
+
+REFERENCE_VNODES = (1, 8, 40, 160)
+_MAX_ARCS = 400  # of a strip; above that only the largest and the smallest owner are drawn
+
+
+@dataclass(frozen=True)
+class RingStudy:
+    """Tables ``arcs``, ``shares``, ``imbalance``, ``sessions``.
+
+    Attributes:
+        peak_to_mean: largest share of the ring over the mean, at the chosen vnodes.
+        peak_low, peak_high: where the theory puts it in nine rings of ten.
+        cv: standard deviation of a share over the mean by the theory.
+        num_peak_sessions: sessions of the fullest cluster.
+    """
+
+    num_clusters: int
+    vnodes: int
+    num_sessions: int
+    peak_to_mean: float
+    peak_low: float
+    peak_high: float
+    cv: float
+    num_peak_sessions: int
+    tables: dict[str, pd.DataFrame]
+
+
+def build_ring(num_clusters: int, vnodes: int) -> ConsistentHashRing:
+    """The ring of clusters c0, c1, ..., as the simulator builds it."""
+    ring = ConsistentHashRing()
+    for index in range(num_clusters):
+        ring.add_cluster(f"c{index}", vnodes)
+    return ring
+
+
+def session_names(num_sessions: int) -> list[str]:
+    return [f"session-{index}" for index in range(num_sessions)]
+
+
+def hash_ring(num_clusters: int = 8, vnodes: int = 8, num_sessions: int = 600) -> RingStudy:
+    """Shares of the ring against the theory, and the sessions that follow from them.
+
+    Args:
+        num_clusters, vnodes: the ring; 1, 8, 40 and 160 vnodes are shown beside it.
+        num_sessions: sessions ``session-0``, ``session-1``, ... to place.
+    """
+    require(num_sessions >= 1, f"num_sessions={num_sessions} must be >= 1")
+    arcs, shares, imbalance = [], [], []
+    for count in sorted({*REFERENCE_VNODES, vnodes}):
+        ring = build_ring(num_clusters, count)
+        relative = {str(c): share * num_clusters for c, share in ring.shares().items()}
+        band, peak = theory.share_band(num_clusters, count), theory.peak_band(num_clusters, count)
+        shares += [
+            {
+                "vnodes": count,
+                "cluster": cluster,
+                "relative": value,
+                "low": band.low * num_clusters,
+                "high": band.high * num_clusters,
+            }
+            for cluster, value in relative.items()
+        ]
+        imbalance.append(
+            {
+                "vnodes": count,
+                "peak": max(relative.values()),
+                "low": peak.low,
+                "mean": peak.mean,
+                "high": peak.high,
+            }
+        )
+        arcs += _arc_rows(ring, relative, count)
+    ring = build_ring(num_clusters, vnodes)
+    owned = Counter(str(ring.route(name).primary) for name in session_names(num_sessions))
+    chosen = next(row for row in imbalance if row["vnodes"] == vnodes)
+    sessions = pd.DataFrame(
+        {
+            "cluster": [str(c) for c in ring.clusters],
+            "num_sessions": [owned[str(c)] for c in ring.clusters],
+            "uniform": num_sessions / num_clusters,
+            "share": list(ring.shares().values()),
+        }
+    )
+    return RingStudy(
+        num_clusters=num_clusters,
+        vnodes=vnodes,
+        num_sessions=num_sessions,
+        peak_to_mean=chosen["peak"],
+        peak_low=chosen["low"],
+        peak_high=chosen["high"],
+        cv=theory.share_cv(num_clusters, vnodes),
+        num_peak_sessions=int(sessions["num_sessions"].max()),
+        tables={
+            "arcs": pd.DataFrame(arcs),
+            "shares": pd.DataFrame(shares),
+            "imbalance": pd.DataFrame(imbalance),
+            "sessions": sessions,
+        },
+    )
+
+
+def _arc_rows(
+    ring: ConsistentHashRing, relative: dict[str, float], vnodes: int
+) -> list[dict[str, Any]]:
+    largest, smallest = max(relative, key=relative.__getitem__), min(relative, key=relative.get)  # type: ignore[arg-type]
+    rows = []
+    for cluster, start, end in _arcs(ring):
+        role = "largest" if cluster == largest else "smallest" if cluster == smallest else "other"
+        if role != "other" or ring.num_points <= _MAX_ARCS:
+            rows.append(
+                {
+                    "vnodes": vnodes,
+                    "start": start,
+                    "end": end,
+                    "cluster": cluster,
+                    "relative": relative[cluster],
+                    "role": role,
+                }
+            )
+    return rows
+
+
+def _arcs(ring: ConsistentHashRing) -> list[tuple[str, float, float]]:
+    """(cluster, start, end) along the unrolled ring 0..1; the arc over its end is cut in two."""
+    pieces = []
+    for start, end, cluster in ring.arcs():
+        if start < end:
+            pieces.append((str(cluster), start / RING_SIZE, end / RING_SIZE))
+        else:
+            pieces.append((str(cluster), start / RING_SIZE, 1.0))
+            pieces.append((str(cluster), 0.0, end / RING_SIZE))
+    return sorted(pieces, key=lambda piece: piece[1])
+
+
+@dataclass(frozen=True)
+class FailoverStudy:
+    """Tables ``moved``, ``after``, ``share``, ``arcs``, ``timeline``, ``marks``.
+
+    Attributes:
+        num_moved, num_collateral: sessions of the victim, and others, that changed cluster.
+        num_at_removed: sessions that still point at the removed cluster.
+        moved_share: of all sessions; ``share_low`` to ``share_high`` is the theory's nine in ten.
+        top_heir_share: part of the victim's sessions that one cluster inherits.
+        num_failovers, num_waiting_moved, reprefilled_tokens: what the failure cost in the run.
+    """
+
+    num_sessions: int
+    victim: str
+    num_moved: int
+    num_collateral: int
+    num_at_removed: int
+    moved_share: float
+    share_low: float
+    share_high: float
+    top_heir_share: float
+    num_failovers: int
+    num_waiting_moved: int
+    reprefilled_tokens: int
+    tables: dict[str, pd.DataFrame]
+
+
+def minimal_perturbation(num_ring_sessions: int = 600, **params: Any) -> FailoverStudy:
+    """Remove one cluster: from the ring of named sessions, and from a running fleet.
+
+    Args:
+        num_ring_sessions: sessions placed on the ring before and after.
+        params: fields of ``FleetParams``; ``kill_cluster`` is removed.
+    """
+    p = FleetParams(**params)
+    require(p.num_clusters >= 2, "num_clusters=1: someone must be left after a removal")
+    ring = build_ring(p.num_clusters, p.vnodes)
+    victim = f"c{p.kill_cluster}"
+    names = session_names(num_ring_sessions)
+    arcs = _arcs(ring)
+    before = [str(ring.route(name).primary) for name in names]
+    ring.remove_cluster(victim)
+    after = [str(ring.route(name).primary) for name in names]
+    pairs = list(zip(before, after, strict=True))
+    num_moved = sum(was == victim and now != victim for was, now in pairs)
+    num_collateral = sum(was not in (now, victim) for was, now in pairs)
+    heirs = Counter(now for was, now in pairs if was == victim)
+    kept = Counter(now for was, now in pairs if was == now)
+    clusters = [f"c{index}" for index in range(p.num_clusters)]
+    band = theory.share_band(p.num_clusters, p.vnodes)
+    timeline, marks, facts = _timeline(p)
+    return FailoverStudy(
+        num_sessions=num_ring_sessions,
+        victim=victim,
+        num_moved=num_moved,
+        num_collateral=num_collateral,
+        num_at_removed=sum(now == victim for now in after),
+        moved_share=num_moved / num_ring_sessions,
+        share_low=band.low,
+        share_high=band.high,
+        top_heir_share=max(heirs.values()) / num_moved if num_moved else 0.0,
+        num_failovers=facts[0],
+        num_waiting_moved=facts[1],
+        reprefilled_tokens=facts[2],
+        tables={
+            "moved": pd.DataFrame(
+                {
+                    "what": ["stays", "moved", "collateral"],
+                    "num_sessions": [
+                        num_ring_sessions - num_moved - num_collateral,
+                        num_moved,
+                        num_collateral,
+                    ],
+                }
+            ),
+            "after": pd.DataFrame(
+                [
+                    {"cluster": cluster, "part": part, "num_sessions": number}
+                    for cluster in clusters
+                    for part, number in (
+                        ("kept", kept[cluster]),
+                        ("inherited", heirs[cluster]),
+                        ("gone", num_moved if cluster == victim else 0),
+                    )
+                ]
+            ),
+            "share": pd.DataFrame(
+                [
+                    {
+                        "low": band.low,
+                        "mean": band.mean,
+                        "high": band.high,
+                        "measured": num_moved / num_ring_sessions,
+                    }
+                ]
+            ),
+            "arcs": pd.DataFrame(
+                [
+                    {"cluster": cluster, "start": start, "end": end, "role": "moved"}
+                    for cluster, start, end in arcs
+                    if cluster == victim
+                ]
+            ),
+            "timeline": timeline,
+            "marks": marks,
+        },
+    )
+
+
+def _timeline(p: FleetParams) -> tuple[pd.DataFrame, pd.DataFrame, tuple[int, int, int]]:
+    """Reuse and P95 through time under the session ring: the victim's sessions and the others."""
+    workload = p.workload()
+    result = p.simulator("session").run(workload)
+    home, _ = build_ring(p.num_clusters, p.vnodes).route_many(workload.sessions)
+    size_s = bin_size_s(float(workload.arrival_s[-1]), max_bins=24)
+    index = bin_index(workload.arrival_s, size_s)
+    groups: tuple[tuple[str, NDArray[np.bool_]], ...] = (
+        ("victim", home == p.kill_cluster),
+        ("others", home != p.kill_cluster),
+    )
+    rows = []
+    for number in range(int(index.max()) + 1):
+        for group, members in groups:
+            chosen = result.is_served & members & (index == number)
+            num_tokens = int(workload.input_len[chosen].sum())
+            if num_tokens:
+                rows.append(
+                    {
+                        "minute": number * size_s / 60,
+                        "group": group,
+                        "reuse": int(result.reused_len[chosen].sum()) / num_tokens,
+                        "p95_s": order_statistic(result.all_ttft_s[chosen], 0.95),
+                        "num_requests": int(chosen.sum()),
+                    }
+                )
+    marks = [
+        {"event": event, "minute": at_s / 60}
+        for failure in p.failures
+        for event, at_s in (("fails", failure.at_s), ("returns", failure.return_s))
+        if at_s <= float(workload.arrival_s[-1])
+    ]
+    facts = result.num_failovers, result.num_moved, result.reprefilled_tokens
+    return pd.DataFrame(rows), pd.DataFrame(marks, columns=["event", "minute"]), facts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import altair as alt
 import pandas as pd
@@ -18,12 +17,12 @@ Panels = dict[str, alt.Chart | alt.LayerChart]
 _INK = "#202124"
 _SCENARIOS = ("no_checkpoint", "partial")
 _SCHEMES = ("chained", "independent")
-_MATCH_LOOKS: dict[str, dict[str, Any]] = {
-    "cached": {"fill": style.FREE},
-    "true_match": {"fill": style.ACCEPTED},
-    "false_match": {"fill": style.REJECTED},
-    "not_found": {"fill": style.FREE, "fillOpacity": 0.25, "strokeDash": [4, 3]},
-}
+_MATCHES = ["cached", "true_match", "false_match", "not_found"]
+_MATCH_COLOURS = alt.Scale(
+    domain=_MATCHES, range=[style.FREE, style.ACCEPTED, style.REJECTED, style.FREE]
+)
+_CHAIN_BOXES = ["parent", "block_reused", "block_lost", "block_pending", "block_absent"]
+_CHAIN_COLOURS = alt.Scale(domain=_CHAIN_BOXES, range=[style.NEUTRAL, *[style.MLA] * 4])
 _FLOPS = (
     "datum.value == 0 ? '0' : "
     "datum.value >= 1e18 ? format(datum.value / 1e18, ',~r') + ' EFLOP' : "
@@ -39,7 +38,7 @@ def fig_prefix_hit(tables: Tables) -> Panels:
     """
     return {
         "flow": flow_chart(tables["flow"]).properties(title="prefix_cache.panel.flow"),
-        "chain": _chain(tables["chain"]).properties(title="prefix_cache.panel.chain"),
+        "chain": _chain(tables["chain"]),
     }
 
 
@@ -54,97 +53,82 @@ def fig_prefix_miss(tables: Tables) -> Panels:
             name: table[table["scenario"] == scenario].reset_index(drop=True)
             for name, table in tables.items()
         }
-        panels[scenario] = ruler(part, part["verdicts"]).properties(
-            title=f"prefix_cache.panel.{scenario}"
-        )
+        panels[scenario] = ruler(part, part["verdicts"], f"prefix_cache.panel.{scenario}")
     return panels
 
 
 def _chain(chain: pd.DataFrame) -> alt.LayerChart:
     """One row per block: parent hash, tokens, hash; each hash feeds the next row's parent."""
-    rows = chain.assign(
-        top=chain["index"] - 0.3,
-        bottom=chain["index"] + 0.3,
-        tokens=[f"+ {a:,} – {b - 1:,}" for a, b in zip(chain["start"], chain["end"], strict=True)],
-        parent_left=0.0,
-        parent_right=0.34,
-        parent_x=0.17,
-        tokens_x=0.5,
-        hash_left=0.66,
-        hash_right=1.0,
-        hash_x=0.83,
-    )
-    feeds = rows.iloc[:-1].assign(next_top=rows["top"].to_numpy()[1:])
     last = max(len(chain) - 1, 0)
     x_scale = alt.Scale(domain=[0, 1], nice=False)
     y_scale = alt.Scale(domain=[-1.0, last + 0.4], reverse=True, nice=False)
-
-    def x(field: str) -> alt.X:
-        return alt.X(f"{field}:Q").scale(x_scale).axis(None)
-
-    def y(field: str) -> alt.Y:
-        return alt.Y(f"{field}:Q").scale(y_scale).axis(None)
-
-    base = style.labelled(alt.Chart(rows), "status")
-    tooltip = [
-        alt.Tooltip("index:Q", title="prefix_cache.axis.block"),
-        alt.Tooltip("status_text:N", title="prefix_cache.axis.status"),
-        alt.Tooltip("hash:N", title="prefix_cache.axis.hash"),
-        alt.Tooltip("parent:N", title="prefix_cache.axis.parent"),
-    ]
+    x, y = alt.X("x:Q").scale(x_scale).axis(None), alt.Y("y:Q").scale(y_scale).axis(None)
+    spans = [f"+ {a:,} – {b - 1:,}" for a, b in zip(chain["start"], chain["end"], strict=True)]
+    columns = ((0.17, chain["parent"], "parent"), (0.5, spans, "tokens"), (0.83, chain["hash"], ""))
+    cells = pd.concat(
+        chain.assign(
+            x=at,
+            y=chain["index"],
+            text=text,
+            box="parent" if kind == "parent" else chain["status"],
+            left=at - 0.17,
+            right=at + 0.17,
+            top=chain["index"] - 0.3,
+            bottom=chain["index"] + 0.3,
+            boxed=kind != "tokens",
+        )
+        for at, text, kind in columns
+    )
+    boxes = (
+        style.labelled(alt.Chart(cells[cells["boxed"]]), "status")
+        .mark_rect(cornerRadius=4)
+        .encode(
+            alt.X("left:Q").scale(x_scale).axis(None),
+            alt.X2("right:Q"),
+            alt.Y("top:Q").scale(y_scale).axis(None),
+            alt.Y2("bottom:Q"),
+            alt.Fill("box:N").scale(_CHAIN_COLOURS).legend(None),
+            alt.Stroke("box:N").scale(_CHAIN_COLOURS).legend(None),
+            alt.FillOpacity("box:N")
+            .scale(type="ordinal", domain=_CHAIN_BOXES, range=[0.15, 0.3, 0.3, 0.12, 0.0])
+            .legend(None),
+            tooltip=[
+                alt.Tooltip("index:Q", title="prefix_cache.axis.block"),
+                alt.Tooltip("status_text:N", title="prefix_cache.axis.status"),
+                alt.Tooltip("hash:N", title="prefix_cache.axis.hash"),
+                alt.Tooltip("parent:N", title="prefix_cache.axis.parent"),
+            ],
+        )
+    )
+    texts = (
+        alt.Chart(cells)
+        .mark_text(fontSize=11, font="monospace")
+        .encode(x, y, alt.Text("text:N"), tooltip=alt.value(None))
+    )
+    feeds = pd.DataFrame({"x": 0.83, "y": chain["index"].iloc[:-1] + 0.3, "to": 0.17})
+    feeds = feeds.assign(tip=feeds["y"] + 0.4)
     arrows = (
         alt.Chart(feeds)
         .mark_rule(color=style.NEUTRAL, strokeWidth=1.6)
-        .encode(x("hash_x"), y("bottom"), alt.X2("parent_x:Q"), alt.Y2("next_top:Q"))
+        .encode(x, y, alt.X2("to:Q"), alt.Y2("tip:Q"))
     )
     tips = (
         alt.Chart(feeds)
         .mark_point(shape="triangle-down", size=50, filled=True, color=style.NEUTRAL, opacity=1)
-        .encode(x("parent_x"), y("next_top"))
+        .encode(alt.X("to:Q").scale(x_scale).axis(None), alt.Y("tip:Q").scale(y_scale).axis(None))
     )
-    parents = base.mark_rect(
-        fill=style.NEUTRAL, fillOpacity=0.15, stroke=style.NEUTRAL, cornerRadius=4
-    ).encode(
-        x("parent_left"), alt.X2("parent_right:Q"), y("top"), alt.Y2("bottom:Q"), tooltip=tooltip
-    )
-    hashes = base.mark_rect(fill=style.MLA, stroke=style.MLA, cornerRadius=4).encode(
-        x("hash_left"),
-        alt.X2("hash_right:Q"),
-        y("top"),
-        alt.Y2("bottom:Q"),
-        alt.FillOpacity("status:N")
-        .scale(
-            type="ordinal",
-            domain=["block_reused", "block_lost", "block_pending", "block_absent"],
-            range=[0.3, 0.3, 0.12, 0.0],
-        )
-        .legend(None),
-        tooltip=tooltip,
-    )
-    texts = [
-        base.mark_text(fontSize=11, font="monospace").encode(
-            x(at), y("index"), alt.Text(f"{field}:N"), tooltip=alt.value(None)
-        )
-        for at, field in (("parent_x", "parent"), ("tokens_x", "tokens"), ("hash_x", "hash"))
-    ]
+    names = ["chain_parent", "chain_tokens", "chain_hash"]
     heads = (
         style.labelled(
-            alt.Chart(
-                pd.DataFrame(
-                    {
-                        "head": ["chain_parent", "chain_tokens", "chain_hash"],
-                        "at": [0.17, 0.5, 0.83],
-                        "row": [-0.7] * 3,
-                    }
-                )
-            ),
-            "head",
+            alt.Chart(pd.DataFrame({"head": names, "x": [0.17, 0.5, 0.83], "y": -0.7})), "head"
         )
         .mark_text(fontSize=12, fontWeight="bold")
-        .encode(x("at"), y("row"), alt.Text("head_text:N"))
+        .encode(x, y, alt.Text("head_text:N"))
     )
-    return alt.LayerChart(layer=[arrows, parents, hashes, tips, *texts, heads]).properties(
-        height=46 * (last + 2)
+    return alt.LayerChart(
+        layer=[arrows, boxes, tips, texts, heads],
+        height=46 * (last + 2),
+        title="prefix_cache.panel.chain",
     )
 
 
@@ -153,9 +137,21 @@ def hash_pictures(tables: Tables) -> Panels:
 
     Tables: ``blocks`` of ``HashStudy``.
     """
-    prompts = ["first", "second", "asked"]
-    asked = "datum.prompt == 'asked'"
     panels: Panels = {}
+    x_scale = alt.Scale(domain=[0, 2], nice=False)
+    y = (
+        alt.Y("code:N")
+        .sort([f"prompt_{name}" for name in ("first", "second", "asked")])
+        .scale(paddingInner=0.3)
+        .axis(
+            labelExpr=style.label_expr(),
+            title=None,
+            ticks=False,
+            domain=False,
+            labelLimit=120,
+            labelFontSize=12,
+        )
+    )
     for scheme in _SCHEMES:
         table = tables["blocks"]
         table = table[table["scheme"] == scheme].assign(
@@ -164,29 +160,17 @@ def hash_pictures(tables: Tables) -> Panels:
             middle=lambda t: t["index"] + 0.5,
             code=lambda t: "prompt_" + t["prompt"],
         )
-        order = [f"prompt_{name}" for name in prompts]
-        base = style.labelled(style.labelled(alt.Chart(table), "status"), "code")
-        y = (
-            alt.Y("code:N")
-            .sort(order)
-            .scale(paddingInner=0.3)
-            .axis(
-                labelExpr=style.label_expr(),
-                title=None,
-                ticks=False,
-                domain=False,
-                labelLimit=120,
-                labelFontSize=12,
-            )
-        )
-        x_scale = alt.Scale(domain=[0, 2], nice=False)
-        rects = [
-            base.transform_filter(f"datum.status == '{status}'")
-            .mark_rect(cornerRadius=4, strokeWidth=2, stroke=style.NEUTRAL, **look)
+        rects = (
+            style.labelled(style.labelled(alt.Chart(table), "status"), "code")
+            .mark_rect(cornerRadius=4, strokeWidth=2, stroke=style.NEUTRAL)
             .encode(
                 alt.X("left:Q").scale(x_scale).axis(None),
                 alt.X2("right:Q"),
                 y,
+                alt.Fill("status:N").scale(_MATCH_COLOURS).legend(None),
+                alt.FillOpacity("status:N")
+                .scale(type="ordinal", domain=_MATCHES, range=[1.0, 1.0, 1.0, 0.2])
+                .legend(None),
                 tooltip=[
                     alt.Tooltip("code_text:N", title="prefix_cache.axis.prompt"),
                     alt.Tooltip("content:N", title="prefix_cache.axis.content"),
@@ -194,27 +178,30 @@ def hash_pictures(tables: Tables) -> Panels:
                     alt.Tooltip("status_text:N", title="prefix_cache.axis.status"),
                 ],
             )
-            for status, look in _MATCH_LOOKS.items()
-        ]
-        texts = []
-        filled = "indexof(['true_match', 'false_match'], datum.status) >= 0"
-        lines = (
-            ("datum.content + '  ' + datum.hash", f"!({asked})", 0),
-            ("datum.content + '  ' + datum.hash", asked, -8),
-            ("datum.status_text", asked, 9),
         )
-        for text, which, dy in lines:
-            words = base.transform_calculate(text=text).encode(
+        filled = table["status"].isin(("true_match", "false_match"))
+        texts = [
+            style.labelled(alt.Chart(part), "status")
+            .transform_calculate(
+                first="datum.content + '  ' + datum.hash",
+                text="datum.prompt == 'asked' ? [datum.first, datum.status_text] : datum.first",
+            )
+            .mark_text(
+                fontSize=12,
+                lineHeight=16,
+                dy=alt.ExprRef(expr="datum.prompt == 'asked' ? -8 : 0"),
+                **ink,
+            )
+            .encode(
                 alt.X("middle:Q").scale(x_scale), y, alt.Text("text:N"), tooltip=alt.value(None)
             )
-            texts += [
-                words.transform_filter(f"{which} && {filled}").mark_text(
-                    fontSize=12, fontWeight="bold", color=_INK, dy=dy
-                ),
-                words.transform_filter(f"{which} && !({filled})").mark_text(fontSize=12, dy=dy),
-            ]
-        panels[scheme] = alt.LayerChart(layer=[*rects, *texts]).properties(
-            height=230, title=f"prefix_cache.panel.{scheme}"
+            for part, ink in (
+                (table[filled], {"color": _INK, "fontWeight": "bold"}),
+                (table[~filled], {}),
+            )
+        ]
+        panels[scheme] = alt.LayerChart(
+            layer=[rects, *texts], height=230, title=f"prefix_cache.panel.{scheme}"
         )
     return panels
 

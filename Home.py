@@ -38,7 +38,7 @@ SYMPTOMS = (
     Symptom("undo", "decode", {"accepted": "2"}),
     Symptom("ring", "replayssm", {"ring_ops": "refill"}),
     Symptom("pages", "paged_cache", {"pool_scrub": "0"}),
-    Symptom("fleet", "fleet", {}),
+    Symptom("fleet", "fleet", {"fleet_scene": "ring", "vnodes": "8"}),
 )
 BOOT_LOG = {"draft_len": "0", "mean_tokens": "16384", "rollback_scheme": "snapshots-state-only"}
 PATH = (
@@ -90,13 +90,11 @@ with right:
         door("capacity", "door.log_link", BOOT_LOG)
 
 st.subheader(page.t("map.title"), anchor="path")
+st.caption(page.t("map.about"))
 for start in range(0, len(PATH), 3):
-    for column, (number, slug) in zip(
-        st.columns(3), enumerate(PATH[start : start + 3], start + 1), strict=True
-    ):
+    for column, slug in zip(st.columns(3), PATH[start : start + 3], strict=True):
         with column.container(border=True, height="stretch", gap="small"):
-            name = page.t(f"page.{slug}")
-            ui.link(slug, page.lang, page.query, f"{number} · {name}")
+            ui.link(slug, page.lang, page.query)
             st.markdown(page.t(f"map.{slug}"))
 
 st.subheader(page.t("verification.title"), anchor="verification")

@@ -63,9 +63,8 @@ def test_no_text_is_missing(home):
 def test_every_page_is_linked_from_the_path(home):
     linked = {link.proto.page for link in home.get("page_link") if not link.proto.disabled}
     for page in PAGE_BY_SLUG.values():
-        if (ROOT / page.path).exists() and page.slug != "home":
-            name = Path(page.path).stem.split("_", 1)[1]
-            assert any(name in target for target in linked), page.path
+        name = Path(page.path).stem.split("_", 1)[-1]
+        assert page.slug == "home" or any(name in target for target in linked), page.path
 
 
 def test_the_checks_report_their_blind_spots():
@@ -120,8 +119,6 @@ def test_there_are_eight_symptoms_and_a_boot_log():
 def test_a_door_opens_on_a_page_that_takes_its_controls(code):
     slug, query = doors()[code]
     path = PAGE_BY_SLUG[slug].path
-    if not (ROOT / path).exists():
-        pytest.skip(f"{path} is not written yet")
     app = AppTest.from_file(f"../{path}", default_timeout=60)
     for key, value in query.items():
         app.query_params[key] = value

@@ -13,14 +13,14 @@ v = page.controls(
     ui.Slider(
         "engine_shared", 1024, "request", low=0, high=lambda values: values["engine_prompt"], step=4
     ),
-    ui.Steps("engine_new", 24, "request", options=(8, 16, 24, 32)),
+    ui.Steps("engine_new", 24, "request", options=(8, 16, 24)),
     ui.Toggle("engine_cache", True, "engine"),
     ui.Steps("engine_block", 512, "engine", options=(128, 256, 512)),
     ui.Steps("engine_chunk", 512, "engine", options=(128, 256, 512, 1024, 2048)),
     ui.Slider("engine_drafts", 4, "engine", low=0, high=7),
     ui.Slider("engine_quality", 0.75, "engine", low=0.25, high=1.0, step=0.05),
     ui.Steps("engine_layers", 4, "toy", options=(4, 8)),
-    ui.Steps("engine_heads", 4, "toy", options=(1, 2, 4, 8)),
+    ui.Steps("engine_heads", 4, "toy", options=(1, 2, 4)),
     ui.Steps("engine_dk", 16, "toy", options=(8, 16, 32)),
     ui.Steps("engine_dv", 16, "toy", options=(8, 16, 32)),
     ui.Choice("engine_dtype", "float32", "toy", options=("float32", "float64")),

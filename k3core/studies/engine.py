@@ -140,6 +140,10 @@ def before_after(
     Raises:
         K3Error: a size is out of range.
     """
+    memory = RequestMemory(PRESETS[model], tp, mla_dtype=mla_dtype)
+    message = PRESETS[model].num_kda_layers * KDAContextParallel.communication_volume(
+        1, memory.num_heads, PRESETS[model].dk, PRESETS[model].dv, world
+    )
     run = run_once(
         prompt_len,
         shared_len,
@@ -161,10 +165,6 @@ def before_after(
     )
     flags = _flag_table(steps, results)
     first_token = dict(zip(flags["lane"], flags["at"], strict=True))
-    memory = RequestMemory(PRESETS[model], tp, mla_dtype=mla_dtype)
-    message = PRESETS[model].num_kda_layers * KDAContextParallel.communication_volume(
-        1, memory.num_heads, PRESETS[model].dk, PRESETS[model].dv, world
-    )
     warm, cold = run.with_prefix, run.without_prefix
     return EngineStudy(
         tables={

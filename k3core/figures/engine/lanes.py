@@ -20,12 +20,14 @@ Chart = alt.Chart | alt.LayerChart | alt.FacetChart
 LANES = ("first", "without_prefix", "with_prefix")
 PAGE_LANES = ("first", "with_prefix")
 
-_LANE_HEIGHT = 84
+_LANE_HEIGHT = 82
 _FLAG, _SQUARES, _BAR, _STRIP = (2, 14), (20, 48), (50, 68), (70, 75)
 _BANDS_TOP = len(LANES) * _LANE_HEIGHT + 8
 _BAND_HEIGHT, _BAND_GAP = 38, 10
 _HEIGHT = _BANDS_TOP + len(PAGE_LANES) * (_BAND_HEIGHT + _BAND_GAP)
+_AXIS_AND_LEGEND = 82  # the page fits both into the height of the chart
 _LARGEST_SQUARE = 8.0
+_LABEL_HEIGHT = 11.0
 _CLOCK_ENDS = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
 
 _LANE_TOP = {lane: index * _LANE_HEIGHT for index, lane in enumerate(LANES)}
@@ -44,6 +46,7 @@ _MARKS = {
     "kda": style.KDA,
     "mla": style.MLA,
 }
+_NARROW = "width < 480"  # the plot area on a phone
 _MARK_SCALE = alt.Scale(domain=list(_MARKS), range=list(_MARKS.values()))
 
 
@@ -58,7 +61,10 @@ class _Canvas:
         return alt.X(f"{column}:Q").scale(scale).axis(title="engine.axis.clock", grid=False)
 
     def y(self, column: str = "top") -> alt.Y:
-        names = " ".join(f"datum.value == {at} ? labels['{row}'] :" for row, at in _ROWS.items())
+        names = " ".join(
+            f"datum.value == {at} ? labels['{row}' + ({_NARROW} ? '_short' : '')] :"
+            for row, at in _ROWS.items()
+        )
         axis = alt.Axis(
             values=list(_ROWS.values()),
             labelExpr=f"{names} ''",
@@ -74,7 +80,11 @@ class _Canvas:
 
     def fill(self) -> alt.Fill:
         legend = alt.Legend(
-            orient="top", labelExpr=style.label_expr(), title=None, symbolType="square"
+            orient="top",
+            labelExpr=style.label_expr(),
+            title=None,
+            symbolType="square",
+            columns=alt.expr(f"{_NARROW} ? 3 : 6"),
         )
         return alt.Fill("kind:N").scale(_MARK_SCALE).legend(legend)
 
@@ -93,7 +103,7 @@ def main_picture(tables: Tables) -> Chart:
         _tokens(canvas, tables["squares"]),
         *_saving(canvas, tables["saving"]),
         *_flags(canvas, tables["flags"], tables["saving"]),
-    ).properties(height=_HEIGHT)
+    ).properties(height=_HEIGHT + _AXIS_AND_LEGEND)
 
 
 def _passes(canvas: _Canvas, steps: pd.DataFrame) -> list[alt.Chart]:
@@ -115,7 +125,7 @@ def _passes(canvas: _Canvas, steps: pd.DataFrame) -> list[alt.Chart]:
     ]
     marks = (
         style.labelled(style.labelled(alt.Chart(bars), "lane"), "kind")
-        .mark_rect(stroke="white", strokeWidth=1, cornerRadius=2)
+        .mark_rect(x2Offset=-1.5, cornerRadius=2)
         .encode(
             canvas.x(),
             alt.X2("end:Q"),
@@ -125,11 +135,14 @@ def _passes(canvas: _Canvas, steps: pd.DataFrame) -> list[alt.Chart]:
             tooltip=tooltip,
         )
     )
-    wide = bars["end"] - bars["begin"] > canvas.clock_end / 36
+    chunks = bars[bars["kind"] == "prefill"].assign(
+        share=(bars["end"] - bars["begin"]) / canvas.clock_end
+    )
     counts = (
-        alt.Chart(bars[(bars["kind"] == "prefill") & wide])
+        alt.Chart(chunks)
+        .transform_calculate(words="datum.share * width > 30 ? format(datum.num_tokens, ',') : ''")
         .mark_text(fontSize=11)
-        .encode(canvas.x("at"), canvas.y("middle"), alt.Text("num_tokens:Q", format=","))
+        .encode(canvas.x("at"), canvas.y("middle"), alt.Text("words:N"))
     )
     return [marks, counts]
 
@@ -204,7 +217,7 @@ def _flags(canvas: _Canvas, flags: pd.DataFrame, saving: pd.DataFrame) -> list[a
         code="first_token",
         note=last.map({True: note, False: "no_note"}),
         count=f"{reused:,} " if reused else "",
-        ratio=f" {share:.2f}" if reused else "",
+        ratio=f" (× {share:.2f})" if reused else "",
     )
     base = alt.Chart(rows)
     pole = base.mark_rule(color=style.ACCEPTED, strokeWidth=1.5).encode(
@@ -221,7 +234,7 @@ def _flags(canvas: _Canvas, flags: pd.DataFrame, saving: pd.DataFrame) -> list[a
         style.labelled(style.labelled(base, "code"), "note")
         .transform_calculate(
             first="datum.code_text + ' ' + format(datum.at, '.1f')",
-            words="datum.note == 'no_note' ? datum.first : "
+            words=f"datum.note == 'no_note' || {_NARROW} ? datum.first : "
             "datum.first + ' · ' + datum.count + datum.note_text + datum.ratio",
         )
         .mark_text(align="left", dx=9, fontSize=12, fontWeight="bold")
@@ -273,10 +286,21 @@ def _pages(canvas: _Canvas, pages: pd.DataFrame) -> list[alt.Chart]:
     )
     ends = stacks.loc[stacks.groupby(["lane", "part"])["end"].idxmax()]
     ends = ends.assign(at=ends["end"], middle=(ends["top"] + ends["bottom"]) / 2)
+    ends["middle"] = ends.groupby("lane")["middle"].transform(_apart)
     sums = (
         style.labelled(alt.Chart(ends), "part")
-        .transform_calculate(words="datum.pages + ' ' + datum.part_text")
+        .transform_calculate(words=f"datum.pages + ({_NARROW} ? '' : ' ' + datum.part_text)")
         .mark_text(align="left", dx=5, fontSize=10)
         .encode(canvas.x("at"), canvas.y("middle"), alt.Text("words:N"))
     )
     return [areas, sums]
+
+
+def _apart(positions: pd.Series) -> pd.Series:
+    """Positions of labels, moved up where the one below is nearer than a line of text."""
+    moved = positions.sort_values(ascending=False)
+    below = float("inf")
+    for index, position in moved.items():
+        below = min(float(position), below - _LABEL_HEIGHT)
+        moved[index] = below
+    return moved

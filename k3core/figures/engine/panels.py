@@ -14,6 +14,13 @@ Chart = alt.Chart | alt.LayerChart | alt.FacetChart
 
 _SCHEMES = alt.Scale(domain=["snapshots", "inputs"], range=[style.SNAPSHOT, style.INPUTS])
 _CACHES = alt.Scale(domain=["without_prefix", "with_prefix"], range=[style.NEUTRAL, style.ACCEPTED])
+_LINES = alt.Legend(
+    orient="top",
+    columns=alt.expr("width < 300 ? 2 : 3"),
+    labelExpr=style.label_expr(),
+    symbolType="stroke",
+    symbolSize=300,
+)
 _TOKENS = alt.Scale(type="log", base=2, domain=[512, 2**20], nice=False)
 _TOKENS_AXIS = alt.Axis(
     title="engine.axis.text_len",
@@ -34,7 +41,7 @@ def fig_engine_before_after(tables: Tables) -> dict[str, Chart]:
         .sort(["without_prefix", "with_prefix"])
         .axis(labelExpr=style.label_expr(), labelAngle=0, title=None, labelLimit=160)
     )
-    reused_axis = alt.Axis(title="engine.axis.reused", format=",", tickMinStep=1)
+    reused_axis = alt.Axis(title="engine.axis.reused", format=",d", tickMinStep=1)
     highest = max(int(flags["reused"].max()), 1)
     reused_y = (
         alt.Y("reused:Q").scale(domain=[0, 1 << highest.bit_length()], nice=False).axis(reused_axis)
@@ -61,17 +68,18 @@ def fig_engine_before_after(tables: Tables) -> dict[str, Chart]:
     )
     lengths = style.labelled(alt.Chart(table), "kind").transform_filter("datum.bytes > 0")
     kv = (
-        lengths.mark_line(point=alt.OverlayMarkDef(size=30), strokeWidth=2.5)
+        lengths.mark_line(strokeWidth=2.5)
         .encode(
             alt.X("num_tokens:Q").scale(_TOKENS).axis(_TOKENS_AXIS),
             alt.Y("bytes:Q").scale(type="log", domainMin=2**20).axis(bytes_axis),
             alt.Color("kind:N")
-            .scale(domain=kinds, range=[style.MLA, style.KDA, style.SNAPSHOT])
-            .legend(style.legend())
+            .scale(domain=kinds, range=[style.MLA, style.KDA, style.KDA])
+            .legend(_LINES)
             .title(None),
             alt.StrokeDash("kind:N")
             .scale(domain=kinds, range=[[1, 0], [1, 0], [6, 4]])
-            .legend(None),
+            .legend(_LINES)
+            .title(None),
             tooltip=[
                 alt.Tooltip("kind_text:N", title="engine.axis.what"),
                 alt.Tooltip("num_tokens:Q", format=",", title="engine.axis.text_len"),
@@ -84,7 +92,12 @@ def fig_engine_before_after(tables: Tables) -> dict[str, Chart]:
     message = alt.Chart(tables["message_by_length"])
     high = max(float(tables["message_by_length"]["bytes"].max()), float(2**20))
     kcp = (
-        message.mark_line(point=True, strokeWidth=2.5, color=style.SNAPSHOT)
+        message.mark_line(
+            point=alt.OverlayMarkDef(color=style.KDA, size=40),
+            strokeWidth=2.5,
+            strokeDash=[6, 4],
+            color=style.KDA,
+        )
         .encode(
             alt.X("num_tokens:Q").scale(_TOKENS).axis(_TOKENS_AXIS),
             alt.Y("bytes:Q")
@@ -153,16 +166,16 @@ def draft_pictures(tables: Tables) -> dict[str, Chart]:
         by_draft.mark_point(filled=True, opacity=1, color=style.ACCEPTED).encode(
             k, alt.Y("tokens_per_step:Q").axis(per_step), size, tooltip=tooltip
         ),
-    ).properties(height=250, title="engine.panel.per_step")
+    ).properties(height=270, title="engine.panel.per_step")
     wasted = (
-        by_draft.mark_bar(color=style.REJECTED)
+        by_draft.mark_bar(color=style.REJECTED, size=14)
         .encode(
             k,
             alt.Y("rejected_tokens:Q").axis(title="engine.axis.rejected", tickMinStep=1),
             alt.Opacity("now:N").scale(domain=[False, True], range=[0.45, 1.0]).legend(None),
             tooltip=tooltip,
         )
-        .properties(height=250, title="engine.panel.rejected")
+        .properties(height=270, title="engine.panel.rejected")
     )
     rollback = tables["rollback"]
     memory = (
@@ -180,7 +193,7 @@ def draft_pictures(tables: Tables) -> dict[str, Chart]:
                 alt.Tooltip("bytes:Q", format=",", title="engine.axis.exact_bytes"),
             ],
         )
-        .properties(height=250, title="engine.panel.rollback")
+        .properties(height=270, title="engine.panel.rollback")
     )
     return {"per_step": steps, "rejected": wasted, "rollback": memory}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import altair as alt
 import pandas as pd
@@ -180,6 +181,10 @@ def hash_pictures(tables: Tables) -> Panels:
             )
         )
         filled = table["status"].isin(("true_match", "false_match"))
+        inks: list[tuple[pd.DataFrame, dict[str, Any]]] = [
+            (table[filled], {"color": _INK, "fontWeight": "bold"}),
+            (table[~filled], {}),
+        ]
         texts = [
             style.labelled(alt.Chart(part), "status")
             .transform_calculate(
@@ -195,10 +200,7 @@ def hash_pictures(tables: Tables) -> Panels:
             .encode(
                 alt.X("middle:Q").scale(x_scale), y, alt.Text("text:N"), tooltip=alt.value(None)
             )
-            for part, ink in (
-                (table[filled], {"color": _INK, "fontWeight": "bold"}),
-                (table[~filled], {}),
-            )
+            for part, ink in inks
         ]
         panels[scheme] = alt.LayerChart(
             layer=[rects, *texts], height=230, title=f"prefix_cache.panel.{scheme}"

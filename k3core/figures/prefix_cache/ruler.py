@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import Any
 
 import altair as alt
 import pandas as pd
@@ -32,6 +33,7 @@ _STATES = ["state_kept", "state_missing", "state_pending"]
 _RULES = ["usable", "deepest", "cap"]
 _RULE_COLOURS = [style.ACCEPTED, style.MLA, style.NEUTRAL]
 _SOLID = [1, 0]
+_OWN_SCALES = ("fillOpacity", "strokeDash", "strokeWidth", "strokeOpacity")
 
 
 def main_picture(tables: Tables) -> alt.LayerChart:
@@ -74,9 +76,7 @@ def ruler(
         layers.append(_diamonds(tables["checkpoints"], groups, x_scale, y_scale))
     if footer is not None:
         layers.append(_footer(footer, height - _RULE_TEXT_STEP * 0.6, x_scale, y_scale))
-    own = dict.fromkeys(
-        ("fillOpacity", "strokeDash", "strokeWidth", "strokeOpacity"), "independent"
-    )
+    own: dict[str, Any] = dict.fromkeys(_OWN_SCALES, "independent")
     return alt.LayerChart(
         layer=layers,
         height=height + _AXIS_HEIGHT,
@@ -156,6 +156,8 @@ def _bar_texts(bars: pd.DataFrame, x_scale: alt.Scale, y_scale: alt.Scale) -> li
     room = x_scale.domain[1] * _TEXT_ROOM
     texts = bars[bars["tokens"] >= room].assign(centre=(bars["start"] + bars["end"]) / 2)
     dark = texts["kind"].isin(_DARK_INK_KINDS)
+    inks: list[tuple[pd.DataFrame, dict[str, Any]]]
+    inks = [(texts[dark], {"color": _INK}), (texts[~dark], {})]
     return [
         style.labelled(alt.Chart(part), "kind")
         .transform_calculate(text="datum.kind_text + ' ' + format(datum.tokens, ',')")
@@ -166,7 +168,7 @@ def _bar_texts(bars: pd.DataFrame, x_scale: alt.Scale, y_scale: alt.Scale) -> li
             alt.Text("text:N"),
             tooltip=alt.value(None),
         )
-        for part, ink in ((texts[dark], {"color": _INK}), (texts[~dark], {}))
+        for part, ink in inks
         if len(part)
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import altair as alt
 import pandas as pd
@@ -24,8 +25,8 @@ _CROSS = "M-0.7,-0.7L0.7,0.7M-0.7,0.7L0.7,-0.7"
 _MARKS = ("evicted", "retyped", "leaked")
 
 
-def _layer(*charts: alt.Chart) -> alt.LayerChart:
-    return alt.LayerChart(layer=list(charts))
+def _layer(*charts: alt.Chart, **options: Any) -> alt.LayerChart:
+    return alt.LayerChart(layer=list(charts), **options)
 
 
 def main_picture(tables: Tables) -> alt.LayerChart:
@@ -56,12 +57,12 @@ def main_picture(tables: Tables) -> alt.LayerChart:
         stays.transform_calculate(top="datum.page - 0.42", bottom="datum.page + 0.42")
         .mark_rect()
         .encode(
-            alt.X("start:Q").scale(x_scale).axis(x_axis),
+            alt.X("start:Q", scale=x_scale, axis=x_axis),
             alt.X2("stop:Q"),
-            alt.Y("top:Q").scale(y_scale).axis(y_axis),
+            alt.Y("top:Q", scale=y_scale, axis=y_axis),
             alt.Y2("bottom:Q"),
-            alt.Color("kind:N").scale(_KINDS).legend(style.legend()).title(None),
-            alt.Opacity("place:N").scale(_PLACES).legend(None),
+            alt.Color("kind:N", scale=_KINDS, legend=style.legend(), title=None),
+            alt.Opacity("place:N", scale=_PLACES, legend=None),
             tooltip=tooltip,
         )
     )
@@ -74,10 +75,10 @@ def main_picture(tables: Tables) -> alt.LayerChart:
         alt.Chart(owners[owners["kind"] == kind])
         .mark_text(align="left", dx=7, fontWeight="bold", color=ink)
         .encode(
-            alt.X("start:Q").scale(x_scale),
-            alt.Y("page:Q").scale(y_scale),
+            alt.X("start:Q", scale=x_scale),
+            alt.Y("page:Q", scale=y_scale),
             alt.Text("owner:N"),
-            alt.Size("size:Q").scale(None).legend(None),
+            alt.Size("size:Q", scale=None, legend=None),
         )
         for kind, ink in (("mla", "#FFFFFF"), ("kda", "#202124"))
     ]
@@ -86,11 +87,11 @@ def main_picture(tables: Tables) -> alt.LayerChart:
         alt.Chart(tables["playhead"])
         .mark_rule(strokeWidth=3, color=style.NEUTRAL)
         .encode(
-            alt.X("step:Q").scale(x_scale),
+            alt.X("step:Q", scale=x_scale),
             alt.Tooltip("shown:Q", title="paged_cache.axis.playhead"),
         )
     )
-    return _layer(*layers, head).properties(height=_MAIN_HEIGHT)
+    return _layer(*layers, head, height=_MAIN_HEIGHT)
 
 
 def _mark_layers(
@@ -98,15 +99,17 @@ def _mark_layers(
 ) -> list[alt.Chart]:
     """Crosses where a cached page is evicted, rings where a page changes kind."""
     size = min(max(row_height, 4.0), 9.0) ** 2
-    shape = (
-        alt.Shape("mark:N")
-        .scale(domain=list(_MARKS), range=[_CROSS, "circle", "triangle-up"])
-        .legend(None)
+    shape = alt.Shape(
+        "mark:N",
+        scale=alt.Scale(domain=list(_MARKS), range=[_CROSS, "circle", "triangle-up"]),
+        legend=None,
     )
-    colour = (
-        alt.Stroke("mark:N")
-        .scale(domain=list(_MARKS), range=[style.REJECTED, style.SNAPSHOT, style.REJECTED])
-        .legend(None)
+    colour = alt.Stroke(
+        "mark:N",
+        scale=alt.Scale(
+            domain=list(_MARKS), range=[style.REJECTED, style.SNAPSHOT, style.REJECTED]
+        ),
+        legend=None,
     )
     tooltip = [
         alt.Tooltip("mark_text:N", title="paged_cache.axis.mark"),
@@ -117,8 +120,8 @@ def _mark_layers(
     ]
     base = style.labelled(alt.Chart(marks), "mark")
     points = base.mark_point(filled=False, strokeWidth=1.6, size=size, opacity=1).encode(
-        alt.X("step:Q").scale(x_scale),
-        alt.Y("page:Q").scale(y_scale),
+        alt.X("step:Q", scale=x_scale),
+        alt.Y("page:Q", scale=y_scale),
         shape,
         colour,
         tooltip=tooltip,
@@ -134,8 +137,8 @@ def _mark_layers(
             color="#FFFFFF",
         )
         .encode(
-            alt.X("step:Q").scale(x_scale),
-            alt.Y("page:Q").scale(y_scale),
+            alt.X("step:Q", scale=x_scale),
+            alt.Y("page:Q", scale=y_scale),
             alt.Text("badge:N"),
             tooltip=tooltip,
         )
@@ -154,24 +157,32 @@ def fig_page_pool(tables: Tables) -> Panels:
         .mark_rect(cornerRadius=1)
         .transform_calculate(left="datum.page - 0.42", right="datum.page + 0.42")
         .encode(
-            alt.X("left:Q")
-            .scale(domain=[-1, int(tables["phases"]["page"].max()) + 1], nice=False)
-            .axis(title="paged_cache.axis.page", format="d", tickMinStep=1, grid=False),
-            alt.X2("right:Q"),
-            alt.Y("phase:N")
-            .sort(order)
-            .scale(padding=0.25)
-            .axis(
-                labelExpr=style.label_expr(),
-                title=None,
-                ticks=False,
-                domain=False,
-                labelOverlap=False,
+            alt.X(
+                "left:Q",
+                scale=alt.Scale(domain=[-1, int(tables["phases"]["page"].max()) + 1], nice=False),
+                axis=alt.Axis(title="paged_cache.axis.page", format="d", tickMinStep=1, grid=False),
             ),
-            alt.Color("kind:N")
-            .scale(domain=["mla", "kda", "free"], range=[style.MLA, style.KDA, style.FREE])
-            .legend(style.legend())
-            .title(None),
+            alt.X2("right:Q"),
+            alt.Y(
+                "phase:N",
+                sort=order,
+                scale=alt.Scale(padding=0.25),
+                axis=alt.Axis(
+                    labelExpr=style.label_expr(),
+                    title=None,
+                    ticks=False,
+                    domain=False,
+                    labelOverlap=False,
+                ),
+            ),
+            alt.Color(
+                "kind:N",
+                scale=alt.Scale(
+                    domain=["mla", "kda", "free"], range=[style.MLA, style.KDA, style.FREE]
+                ),
+                legend=style.legend(),
+                title=None,
+            ),
             tooltip=[
                 alt.Tooltip("page:Q", title="paged_cache.axis.page"),
                 alt.Tooltip("kind_text:N", title="paged_cache.axis.kind"),
@@ -188,8 +199,8 @@ def fig_page_pool(tables: Tables) -> Panels:
 
 def _length_chart(tables: Tables, scope: str) -> alt.LayerChart:
     """Pages of both kinds against the length, both axes logarithmic and fixed."""
-    x = alt.X("length:Q").scale(type="log", base=2, domain=[128, 2**20], clamp=True)
-    y = alt.Y("pages:Q").scale(type="log", domain=[1, 65_536], clamp=True)
+    x = alt.X("length:Q", scale=alt.Scale(type="log", base=2, domain=[128, 2**20], clamp=True))
+    y = alt.Y("pages:Q", scale=alt.Scale(type="log", domain=[1, 65_536], clamp=True))
     x_axis = alt.Axis(
         title="paged_cache.axis.length",
         values=[4**power for power in range(4, 11)],
@@ -209,13 +220,13 @@ def _length_chart(tables: Tables, scope: str) -> alt.LayerChart:
         .encode(
             x.axis(x_axis),
             y.axis(y_axis),
-            alt.Color("kind:N").scale(_KINDS).legend(style.legend()).title(None),
+            alt.Color("kind:N", scale=_KINDS, legend=style.legend(), title=None),
         )
     )
     chosen = (
         alt.Chart(tables["you"][tables["you"]["scope"] == scope])
         .mark_point(filled=True, size=90, opacity=1)
-        .encode(x, y, alt.Color("kind:N").scale(_KINDS), tooltip=tooltip)
+        .encode(x, y, alt.Color("kind:N", scale=_KINDS), tooltip=tooltip)
     )
     layers = [lines, chosen]
     if scope == "request":
@@ -225,9 +236,9 @@ def _length_chart(tables: Tables, scope: str) -> alt.LayerChart:
             meeting.mark_rule(strokeDash=[5, 4], strokeWidth=1.5, color=style.NEUTRAL).encode(x),
             meeting.transform_calculate(words="datum.measure_text + ' ' + datum.text", low="1.6")
             .mark_text(align="left", dx=6, fontSize=12)
-            .encode(x, alt.Y("low:Q").scale(type="log"), alt.Text("words:N")),
+            .encode(x, alt.Y("low:Q", scale=alt.Scale(type="log")), alt.Text("words:N")),
         ]
-    return _layer(*layers).properties(height=280)
+    return _layer(*layers, height=280)
 
 
 def fig_mla_paging(tables: Tables) -> Panels:
@@ -236,11 +247,17 @@ def fig_mla_paging(tables: Tables) -> Panels:
     Tables: ``fill``, ``roundtrip`` and ``heads`` of ``PagingStudy``.
     """
     fill = alt.Chart(tables["fill"])
-    x = alt.X("page:O").axis(title="paged_cache.axis.page", labelAngle=0, labelOverlap=True)
+    x = alt.X(
+        "page:O", axis=alt.Axis(title="paged_cache.axis.page", labelAngle=0, labelOverlap=True)
+    )
     high = float(tables["fill"]["capacity"].max()) * 1.18
     bars = fill.mark_bar(color=style.MLA).encode(
         x,
-        alt.Y("tokens:Q").scale(domain=[0, high], nice=False).axis(title="paged_cache.axis.tokens"),
+        alt.Y(
+            "tokens:Q",
+            scale=alt.Scale(domain=[0, high], nice=False),
+            axis=alt.Axis(title="paged_cache.axis.tokens"),
+        ),
         tooltip=[
             alt.Tooltip("page:O", title="paged_cache.axis.page"),
             alt.Tooltip("tokens:Q", format=",", title="paged_cache.axis.tokens"),
@@ -255,12 +272,14 @@ def fig_mla_paging(tables: Tables) -> Panels:
         )
     )
     layers = [bars, capacity]
-    if len(tables["fill"]) <= 6:
-        layers.append(
-            fill.mark_text(dy=-8, fontSize=12).encode(x, alt.Y("tokens:Q"), alt.Text("text:N"))
-        )
+    named = tables["fill"] if len(tables["fill"]) <= 3 else tables["fill"].tail(1)
+    layers.append(
+        alt.Chart(named)
+        .mark_text(dy=-8, fontSize=12)
+        .encode(x, alt.Y("tokens:Q"), alt.Text("text:N"))
+    )
     return {
-        "fill": _layer(*layers).properties(height=240, title="paged_cache.panel.fill"),
+        "fill": _layer(*layers, height=240, title="paged_cache.panel.fill"),
         "roundtrip": flow_chart(tables["roundtrip"]).properties(
             title="paged_cache.panel.roundtrip"
         ),
@@ -271,19 +290,21 @@ def fig_mla_paging(tables: Tables) -> Panels:
 def _heads_chart(heads: pd.DataFrame) -> alt.LayerChart:
     """The stream of heads, cut by rank before and after."""
     last = int(heads["stop"].max())
-    y = (
-        alt.Y("side:N")
-        .sort(["from", "to"])
-        .scale(padding=0.25)
-        .axis(labelExpr=style.label_expr(), title=None, ticks=False, domain=False)
+    y = alt.Y(
+        "side:N",
+        sort=["from", "to"],
+        scale=alt.Scale(padding=0.25),
+        axis=alt.Axis(labelExpr=style.label_expr(), title=None, ticks=False, domain=False),
     )
     base = alt.Chart(heads)
     runs = base.mark_bar(
         color=style.KDA, opacity=0.75, stroke="white", strokeWidth=2, cornerRadius=3
     ).encode(
-        alt.X("first:Q")
-        .scale(domain=[0, last], nice=False)
-        .axis(title="paged_cache.axis.head", format="d", tickMinStep=1, grid=False),
+        alt.X(
+            "first:Q",
+            scale=alt.Scale(domain=[0, last], nice=False),
+            axis=alt.Axis(title="paged_cache.axis.head", format="d", tickMinStep=1, grid=False),
+        ),
         alt.X2("stop:Q"),
         y,
         tooltip=[
@@ -297,7 +318,7 @@ def _heads_chart(heads: pd.DataFrame) -> alt.LayerChart:
         .mark_text(color="#202124", fontWeight="bold")
         .encode(alt.X("middle:Q"), y, alt.Text("text:N"))
     )
-    return _layer(runs, names).properties(height=240, title="paged_cache.panel.heads")
+    return _layer(runs, names, height=240, title="paged_cache.panel.heads")
 
 
 def fig_kda_store(tables: Tables) -> Panels:
@@ -310,17 +331,25 @@ def fig_kda_store(tables: Tables) -> Panels:
     pages = (
         base.mark_bar()
         .encode(
-            alt.X("first:Q").axis(
-                style.bytes_axis("paged_cache.axis.page_bytes", high=tables["pages"]["stop"].max())
+            alt.X(
+                "first:Q",
+                axis=style.bytes_axis(
+                    "paged_cache.axis.page_bytes", high=tables["pages"]["stop"].max()
+                ),
             ),
             alt.X2("stop:Q"),
-            alt.Y("page:O").axis(
-                title="paged_cache.axis.page", labelOverlap=len(tables["pages"]) > 12
+            alt.Y(
+                "page:O",
+                axis=alt.Axis(
+                    title="paged_cache.axis.page", labelOverlap=len(tables["pages"]) > 12
+                ),
             ),
-            alt.Color("part:N")
-            .scale(domain=parts, range=[style.KDA, style.INPUTS, style.FREE])
-            .legend(style.legend())
-            .title(None),
+            alt.Color(
+                "part:N",
+                scale=alt.Scale(domain=parts, range=[style.KDA, style.INPUTS, style.FREE]),
+                legend=style.legend(),
+                title=None,
+            ),
             tooltip=[
                 alt.Tooltip("page:O", title="paged_cache.axis.page"),
                 alt.Tooltip("part_text:N", title="paged_cache.axis.part"),
@@ -330,17 +359,19 @@ def fig_kda_store(tables: Tables) -> Panels:
         .properties(height=230, title="paged_cache.panel.pages")
     )
     cells = alt.Chart(tables["formats"])
-    x = (
-        alt.X("dtype:N")
-        .sort(None)
-        .axis(labelExpr=style.label_expr(), title="paged_cache.axis.dtype", labelAngle=0)
+    x = alt.X(
+        "dtype:N",
+        sort=None,
+        axis=alt.Axis(labelExpr=style.label_expr(), title="paged_cache.axis.dtype", labelAngle=0),
     )
     formats = _layer(
         cells.mark_rect(cornerRadius=3, stroke="white", strokeWidth=2, opacity=0.85).encode(
             x,
-            alt.Color("verdict:N")
-            .scale(domain=["pass", "fail"], range=[style.ACCEPTED, style.REJECTED])
-            .legend(None),
+            alt.Color(
+                "verdict:N",
+                scale=alt.Scale(domain=["pass", "fail"], range=[style.ACCEPTED, style.REJECTED]),
+                legend=None,
+            ),
             tooltip=[
                 alt.Tooltip("different:Q", title="paged_cache.axis.different"),
                 alt.Tooltip("pages:Q", title="paged_cache.axis.pages"),
@@ -350,7 +381,9 @@ def fig_kda_store(tables: Tables) -> Panels:
         cells.mark_text(fontSize=14, fontWeight="bold", color="white").encode(
             x, alt.Text("different:Q")
         ),
-    ).properties(height=130, title="paged_cache.panel.formats")
+        height=130,
+        title="paged_cache.panel.formats",
+    )
     return {
         "flow_store": flow_chart(tables["flow_store"]).properties(
             title="paged_cache.panel.flow_store"
@@ -370,11 +403,13 @@ def stale_pictures(tables: Tables) -> Panels:
     """
     statuses = ["written", "clean", "stale"]
     rows = style.labelled(alt.Chart(tables["rows"]), "status")
-    pools = (
-        alt.Y("pool:N")
-        .sort(["scrubbed", "unscrubbed"])
-        .scale(padding=0.25)
-        .axis(labelExpr=style.label_expr(), title=None, ticks=False, domain=False, labelLimit=160)
+    pools = alt.Y(
+        "pool:N",
+        sort=["scrubbed", "unscrubbed"],
+        scale=alt.Scale(padding=0.25),
+        axis=alt.Axis(
+            labelExpr=style.label_expr(), title=None, ticks=False, domain=False, labelLimit=160
+        ),
     )
     tooltip = [
         alt.Tooltip("row:Q", title="paged_cache.axis.row"),
@@ -385,31 +420,37 @@ def stale_pictures(tables: Tables) -> Panels:
     cells = rows.transform_calculate(left="datum.row - 0.42", right="datum.row + 0.42")
     content = _layer(
         cells.mark_bar(cornerRadius=1).encode(
-            alt.X("left:Q")
-            .scale(domain=[-0.6, last + 0.6], nice=False)
-            .axis(title="paged_cache.axis.row", format="d", tickMinStep=1, grid=False),
+            alt.X(
+                "left:Q",
+                scale=alt.Scale(domain=[-0.6, last + 0.6], nice=False),
+                axis=alt.Axis(title="paged_cache.axis.row", format="d", tickMinStep=1, grid=False),
+            ),
             alt.X2("right:Q"),
             pools,
-            alt.Color("status:N")
-            .scale(domain=statuses, range=[style.MLA, style.FREE, style.REJECTED])
-            .legend(style.legend())
-            .title(None),
+            alt.Color(
+                "status:N",
+                scale=alt.Scale(domain=statuses, range=[style.MLA, style.FREE, style.REJECTED]),
+                legend=style.legend(),
+                title=None,
+            ),
             tooltip=tooltip,
         ),
         rows.transform_filter("datum.nan_values > 0")
         .mark_point(shape="cross", filled=True, color="white", size=26, opacity=1)
         .encode(alt.X("row:Q"), pools, tooltip=tooltip),
-    ).properties(height=240, title="paged_cache.panel.stale_rows")
+        height=240,
+        title="paged_cache.panel.stale_rows",
+    )
     readers = style.labelled(style.labelled(alt.Chart(tables["readers"]), "direction"), "pool")
     share = readers.transform_calculate(share="datum.wrong_values / datum.read")
-    y = (
-        alt.Y("direction:N")
-        .sort(["state_to_rows", "rows_to_state"])
-        .scale(padding=0.3)
-        .axis(labelExpr=style.label_expr(), title=None, ticks=False, labelLimit=170)
+    y = alt.Y(
+        "direction:N",
+        sort=["state_to_rows", "rows_to_state"],
+        scale=alt.Scale(padding=0.3),
+        axis=alt.Axis(labelExpr=style.label_expr(), title=None, ticks=False, labelLimit=170),
     )
-    offset = alt.YOffset("pool:N").sort(["scrubbed", "unscrubbed"])
-    x = alt.X("share:Q").scale(domain=[0, 1.6], nice=False)
+    offset = alt.YOffset("pool:N", sort=["scrubbed", "unscrubbed"])
+    x = alt.X("share:Q", scale=alt.Scale(domain=[0, 1.6], nice=False))
     wrong = _layer(
         share.mark_bar().encode(
             x.axis(
@@ -417,10 +458,14 @@ def stale_pictures(tables: Tables) -> Panels:
             ),
             y,
             offset,
-            alt.Color("pool:N")
-            .scale(domain=["scrubbed", "unscrubbed"], range=[style.ACCEPTED, style.REJECTED])
-            .legend(style.legend())
-            .title(None),
+            alt.Color(
+                "pool:N",
+                scale=alt.Scale(
+                    domain=["scrubbed", "unscrubbed"], range=[style.ACCEPTED, style.REJECTED]
+                ),
+                legend=style.legend(),
+                title=None,
+            ),
             tooltip=[
                 alt.Tooltip("direction_text:N", title="paged_cache.axis.direction"),
                 alt.Tooltip("pool_text:N", title="paged_cache.axis.scrubbing"),
@@ -435,5 +480,7 @@ def stale_pictures(tables: Tables) -> Panels:
         )
         .mark_text(align="left", dx=4, fontSize=11)
         .encode(x, y, offset, alt.Text("words:N")),
-    ).properties(height=240, title="paged_cache.panel.stale_readers")
+        height=240,
+        title="paged_cache.panel.stale_readers",
+    )
     return {"stale_rows": content, "stale_readers": wrong}

@@ -100,6 +100,8 @@ def _state_then_rows(
     cache = sizes.cache(pool)
     cache.store_kda(0, *sizes.state(seed=4))
     cache.release()
+    if pool.num_pages > 1:  # others take the deeper pages; the first one is full of state
+        pool.alloc(PageKind.MLA_KV, pool.num_pages - 1)
     (page,) = pool.alloc(PageKind.MLA_KV)
     stale, num_nan = stale_content(pool, page, sizes.memory.mla_dtype)
     pool.free(page)

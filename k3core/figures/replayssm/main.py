@@ -45,13 +45,18 @@ def main_picture(tables: Tables) -> alt.LayerChart | alt.FacetChart:
     )
 
     def x(field: str) -> alt.X:
-        return alt.X(f"{field}:Q").scale(x_scale).axis(x_axis)
+        return alt.X(f"{field}:Q", scale=x_scale, axis=x_axis)
 
     def y(field: str) -> alt.Y:
-        return alt.Y(f"{field}:Q").scale(y_scale).axis(None)
+        return alt.Y(f"{field}:Q", scale=y_scale, axis=None)
 
-    kinds = alt.Color("kind:N").scale(domain=list(_KINDS), range=list(_KIND_COLOURS)).title(None)
-    opacity = alt.Opacity("alpha:Q").scale(None).legend(None)
+    kinds = alt.Color(
+        "kind:N",
+        scale=alt.Scale(domain=list(_KINDS), range=list(_KIND_COLOURS)),
+        title=None,
+        legend=None,
+    )
+    opacity = alt.Opacity("alpha:Q", scale=None, legend=None)
     bars = (
         style.labelled(style.labelled(alt.Chart(slots), "end"), "kind")
         .mark_rect(cornerRadius=3)
@@ -60,7 +65,7 @@ def main_picture(tables: Tables) -> alt.LayerChart | alt.FacetChart:
             alt.X2("right:Q"),
             y("low"),
             alt.Y2("high:Q"),
-            kinds.legend(None),
+            kinds,
             opacity,
             tooltip=[
                 alt.Tooltip("name:N", title="replayssm.axis.snapshot"),
@@ -86,7 +91,7 @@ def main_picture(tables: Tables) -> alt.LayerChart | alt.FacetChart:
             alt.X2("right:Q"),
             y("low"),
             alt.Y2("high:Q"),
-            kinds.legend(None),
+            kinds,
             opacity,
             tooltip=[
                 alt.Tooltip("step:Q", title="replayssm.axis.step"),
@@ -98,17 +103,17 @@ def main_picture(tables: Tables) -> alt.LayerChart | alt.FacetChart:
         )
     )
     events = _events(slots, tables["steps"], head)
-    shape = (
-        alt.Shape("event:N")
-        .scale(domain=list(_EVENTS), range=list(_EVENT_SHAPES))
-        .legend(_legend())
-        .title(None)
+    shape = alt.Shape(
+        "event:N",
+        scale=alt.Scale(domain=list(_EVENTS), range=list(_EVENT_SHAPES)),
+        legend=_legend(),
+        title=None,
     )
-    stroke = (
-        alt.Stroke("event:N")
-        .scale(domain=list(_EVENTS), range=list(_EVENT_COLOURS))
-        .legend(_legend())
-        .title(None)
+    stroke = alt.Stroke(
+        "event:N",
+        scale=alt.Scale(domain=list(_EVENTS), range=list(_EVENT_COLOURS)),
+        legend=_legend(),
+        title=None,
     )
     marks = (
         style.labelled(alt.Chart(events), "event")
@@ -154,12 +159,10 @@ def main_picture(tables: Tables) -> alt.LayerChart | alt.FacetChart:
         .mark_text(fontSize=11, fontWeight="bold")
         .encode(x("x"), y("y"), alt.Text("word_text:N"))
     )
-    layers = alt.layer(
-        bars, stack, rules, now, now_word, *names, marks, *_words(tables, num_ops, x, y)
-    )
-    return layers.resolve_scale(color="independent", stroke="shared", shape="shared").properties(
-        height=_HEIGHT
-    )
+    words = _words(tables, num_ops, x, y)
+    layers = alt.layer(bars, stack, rules, now, now_word, *names, marks, *words, height=_HEIGHT)
+    layers.resolve = alt.Resolve(scale={"color": "independent"})
+    return layers
 
 
 def _legend() -> alt.Legend:
@@ -290,9 +293,11 @@ def _words(
             x("x"),
             y("y"),
             alt.Text("said:N"),
-            alt.Color("word:N")
-            .scale(domain=list(_KINDS[1:]), range=list(_KIND_COLOURS[1:]))
-            .legend(None),
+            alt.Color(
+                "word:N",
+                scale=alt.Scale(domain=list(_KINDS[1:]), range=list(_KIND_COLOURS[1:])),
+                legend=None,
+            ),
         ),
         alt.Chart(ticks)
         .mark_text(align="right", fontSize=10.5, opacity=0.75)
@@ -304,9 +309,11 @@ def _words(
             x("x"),
             y("y"),
             alt.Text("said:N"),
-            alt.Color("word:N")
-            .scale(domain=["push", "pop"], range=[style.NEUTRAL, style.ACCEPTED])
-            .legend(None),
+            alt.Color(
+                "word:N",
+                scale=alt.Scale(domain=["push", "pop"], range=[style.NEUTRAL, style.ACCEPTED]),
+                legend=None,
+            ),
         ),
         style.labelled(alt.Chart(limits), "limit")
         .transform_calculate(said="width > 700 ? datum.limit_text + ' ' + datum.rows : datum.short")

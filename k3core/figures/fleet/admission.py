@@ -9,11 +9,11 @@ import pandas as pd
 from k3core.figures import style
 from k3core.figures.fleet.common import (
     CLASSES,
-    SECONDS_LABELS,
     Panels,
     Tables,
     layer,
-    seconds_ticks,
+    seconds_axis,
+    seconds_ends,
 )
 
 _SETTINGS = ["none", "shared-reject", "separate-reject", "shared-queue", "separate-queue"]
@@ -43,6 +43,7 @@ def _bars(
     table: pd.DataFrame, column: str, axis: alt.Axis, number: str, scale: alt.Scale
 ) -> alt.LayerChart:
     """One bar per setting and class with its number at the end."""
+    table = table.assign(floor=scale.domain[0])
     base = style.labelled(style.labelled(alt.Chart(table), "setting"), "cls")
     offset, color = _by_class()
     x = alt.X(f"{column}:Q").scale(scale).axis(axis)
@@ -50,6 +51,7 @@ def _bars(
     return layer(
         base.mark_bar(stroke=style.NEUTRAL, strokeWidth=0.8).encode(
             x,
+            alt.X2("floor:Q"),
             y,
             offset,
             color,
@@ -75,15 +77,17 @@ def fig_fleet_budget(tables: Tables) -> Panels:
     """
     table = tables["classes"]
     served = table[table["p95_s"].notna()]
-    low = 0.5 * float(served["p95_s"].min()) if len(served) else 0.1
-    high = 4 * float(served["p95_s"].max()) if len(served) else 10.0
-    ticks = seconds_ticks(low, high)
-    seconds = alt.Scale(type="log", domain=[low, high], nice=False)
-    p95_axis = alt.Axis(title="fleet.axis.p95", values=ticks, labelExpr=SECONDS_LABELS)
+    low, high = seconds_ends(served["p95_s"])
+    # Room for the shortest bar, for the number at the end of a bar, for what is off the scale.
+    low, high = low / 2, 4 * high
     most = float(table["num_refused"].max())
     return {
         "p95": _bars(
-            served, "p95_s", p95_axis, "format(datum.p95_s, ',.3~r') + ' s'", seconds
+            served,
+            "p95_s",
+            seconds_axis("fleet.axis.p95", low, high),
+            "format(datum.p95_s, ',.3~r') + ' s'",
+            alt.Scale(type="log", domain=[low, high], nice=False),
         ).properties(height=300, title="fleet.panel.p95"),
         "refused": _bars(
             table,
@@ -99,14 +103,15 @@ def fig_fleet_budget(tables: Tables) -> Panels:
             "format(datum.goodput, '.1%')",
             alt.Scale(domain=[0, 1.2]),
         ).properties(height=300, title="fleet.panel.goodput"),
-        "misleading": _misleading(table, low, high, ticks),
+        "misleading": _misleading(table, low, high),
     }
 
 
-def _misleading(table: pd.DataFrame, low: float, high: float, ticks: list[float]) -> alt.LayerChart:
+def _misleading(table: pd.DataFrame, low: float, high: float) -> alt.LayerChart:
     """P95 of the served beside the one that counts a refusal as an infinite latency."""
-    settings = ["none", "shared-reject", "separate-reject"]
-    rows = table[table["setting"].isin(settings) & (table["cls"] == "short")]
+    rows = table[table["mode"] != "queue"]
+    rows = rows.assign(case=rows["budget"] + "-" + rows["cls"])
+    cases = [f"{budget}-{cls}" for budget in ("none", "shared", "separate") for cls in CLASSES]
     folded = pd.concat(
         [
             rows.assign(how="served_only", value=rows["p95_s"]),
@@ -119,17 +124,30 @@ def _misleading(table: pd.DataFrame, low: float, high: float, ticks: list[float]
         shown=folded["value"].clip(upper=high),
         infinite=infinite,
         value=folded["value"].where(~infinite),
+        floor=low,
     )
-    base = style.labelled(style.labelled(alt.Chart(folded), "setting"), "how")
+    base = style.labelled(style.labelled(alt.Chart(folded), "case"), "how")
     hows = ["served_only", "with_refusals"]
     x = (
         alt.X("shown:Q")
         .scale(type="log", domain=[low, high], nice=False)
-        .axis(title="fleet.axis.p95", values=ticks, labelExpr=SECONDS_LABELS)
+        .axis(seconds_axis("fleet.axis.p95", low, high))
     )
-    y, offset = _row(settings), alt.YOffset("how:N").sort(hows)
+    y = (
+        alt.Y("case:N")
+        .sort(cases)
+        .scale(paddingInner=0.25)
+        .axis(title=None, labelExpr=style.label_expr(), labelLimit=130, ticks=False)
+    )
+    offset = alt.YOffset("how:N").sort(hows)
+    color = (
+        alt.Color("how:N")
+        .scale(domain=hows, range=[style.NEUTRAL, style.REJECTED])
+        .legend(style.legend(symbolStrokeWidth=0))
+        .title(None)
+    )
     tooltip = [
-        alt.Tooltip("setting_text:N", title="fleet.axis.setting"),
+        alt.Tooltip("case_text:N", title="fleet.axis.setting"),
         alt.Tooltip("how_text:N", title="fleet.axis.how"),
         alt.Tooltip("value:Q", format=",.2f", title="fleet.axis.p95"),
         alt.Tooltip("num_refused:Q", format=",", title="fleet.axis.num_refused"),
@@ -137,16 +155,12 @@ def _misleading(table: pd.DataFrame, low: float, high: float, ticks: list[float]
     wrong = base.transform_filter("datum.how == 'with_refusals'")
     return layer(
         base.transform_filter("datum.how == 'served_only'")
-        .mark_bar(color=style.NEUTRAL)
-        .encode(x, y, offset, tooltip=tooltip),
+        .mark_bar()
+        .encode(x, alt.X2("floor:Q"), y, offset, color, tooltip=tooltip),
         wrong.mark_bar(
-            color=style.REJECTED,
-            fillOpacity=0.15,
-            stroke=style.REJECTED,
-            strokeDash=[4, 3],
-            strokeWidth=1.5,
-        ).encode(x, y, offset, tooltip=tooltip),
-        wrong.transform_calculate(hatch="datum.infinite ? '∞ ' + '╱╱╱╱╱╱╱╱' : '╱╱╱╱'")
-        .mark_text(align="right", dx=-4, fontSize=13, color=style.REJECTED, fontWeight="bold")
+            fillOpacity=0.15, stroke=style.REJECTED, strokeDash=[4, 3], strokeWidth=1.2
+        ).encode(x, alt.X2("floor:Q"), y, offset, color, tooltip=tooltip),
+        wrong.transform_calculate(hatch="datum.infinite ? '╱╱╱╱╱╱╱╱ ∞' : '╱╱'")
+        .mark_text(align="right", dx=-4, fontSize=12, color=style.REJECTED, fontWeight="bold")
         .encode(x, y, offset, alt.Text("hatch:N"), tooltip=tooltip),
     ).properties(height=300, title="fleet.panel.misleading")

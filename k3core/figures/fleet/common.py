@@ -30,16 +30,25 @@ def seconds_ticks(low: float, high: float) -> list[float]:
     return [tick for tick in ticks if low <= tick <= high]
 
 
-def seconds_x(column: str, values: pd.Series) -> alt.X:
-    """A log axis of seconds around ``values``, its ends on powers of ten."""
+def seconds_ends(values: pd.Series) -> tuple[float, float]:
+    """Powers of ten around the positive values: a log axis that stands still between runs."""
     positive = values[values > 0]
     low = max(float(positive.min()), 1e-3) if len(positive) else 0.1
     high = max(float(positive.max()), low) if len(positive) else 10.0
-    ends = 10.0 ** math.floor(math.log10(low)), 10.0 ** math.ceil(math.log10(high * 1.001))
+    return 10.0 ** math.floor(math.log10(low)), 10.0 ** math.ceil(math.log10(high * 1.001))
+
+
+def seconds_axis(title: str, low: float, high: float) -> alt.Axis:
+    return alt.Axis(title=title, values=seconds_ticks(low, high), labelExpr=SECONDS_LABELS)
+
+
+def seconds_x(column: str, values: pd.Series) -> alt.X:
+    """A log axis of seconds around ``values``."""
+    low, high = seconds_ends(values)
     return (
         alt.X(f"{column}:Q")
-        .scale(type="log", domain=list(ends), clamp=True)
-        .axis(title="fleet.axis.ttft", values=seconds_ticks(*ends), labelExpr=SECONDS_LABELS)
+        .scale(type="log", domain=[low, high], clamp=True)
+        .axis(seconds_axis("fleet.axis.ttft", low, high))
     )
 
 

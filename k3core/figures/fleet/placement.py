@@ -7,13 +7,13 @@ import pandas as pd
 
 from k3core.figures import style
 from k3core.figures.fleet.common import (
-    SECONDS_LABELS,
     Panels,
     Tables,
     cluster_axis,
     event_rules,
     layer,
-    seconds_ticks,
+    seconds_axis,
+    seconds_ends,
 )
 
 _POSITION_LABELS = "datum.value == 0 ? '0' : datum.value == 1 ? '2⁶⁴' : ''"
@@ -46,7 +46,7 @@ def fig_fleet_hash_ring(tables: Tables) -> Panels:
     ring = layer(
         whole.mark_bar(color=style.FREE, size=26).encode(_position(), alt.X2("end:Q"), y),
         alt.Chart(tables["arcs"])
-        .mark_bar(size=26, stroke="white", strokeWidth=0.5)
+        .mark_bar(size=26, stroke=style.NEUTRAL, strokeWidth=0.4)
         .encode(
             _position(),
             alt.X2("end:Q"),
@@ -68,10 +68,11 @@ def fig_fleet_hash_ring(tables: Tables) -> Panels:
 
     relative = alt.X("relative:Q").scale(zero=True).axis(title="fleet.axis.relative")
     shares_base = alt.Chart(tables["shares"])
+    bands = tables["shares"].drop_duplicates("vnodes")
     shares = layer(
-        shares_base.mark_bar(color=style.NEUTRAL, opacity=style.PALE, size=22).encode(
-            alt.X("low:Q").axis(title="fleet.axis.relative"), alt.X2("high:Q"), y
-        ),
+        alt.Chart(bands)
+        .mark_bar(color=style.NEUTRAL, opacity=style.PALE, size=22)
+        .encode(alt.X("low:Q").axis(title="fleet.axis.relative"), alt.X2("high:Q"), y),
         _rule_at(1.0, "relative"),
         shares_base.mark_tick(color=style.REJECTED, thickness=2, size=20, opacity=0.9).encode(
             relative,
@@ -182,11 +183,11 @@ def fig_fleet_minimal_perturbation(tables: Tables) -> Panels:
         moved_base.mark_text(align="left", dx=5, fontWeight="bold").encode(
             count, what, alt.Text("num_sessions:Q")
         ),
-    ).properties(height=180, title="fleet.panel.moved")
+    ).properties(height=230, title="fleet.panel.moved")
     return {
         "moved": moved,
-        "after": _after(tables["after"]),
         "share": _moved_share(tables),
+        "after": _after(tables["after"]),
         "reuse_through_failure": _timeline(tables, "reuse"),
         "p95_through_failure": _timeline(tables, "p95_s"),
     }
@@ -218,7 +219,7 @@ def _after(table: pd.DataFrame) -> alt.LayerChart:
         base.transform_filter("datum.part == 'gone' && datum.num_sessions > 0")
         .mark_text(dy=-8, fontWeight="bold")
         .encode(x, y, alt.TextValue("0")),
-    ).properties(height=290, title="fleet.panel.after")
+    ).properties(height=230, title="fleet.panel.after")
 
 
 def _moved_share(tables: Tables) -> alt.LayerChart:
@@ -255,7 +256,7 @@ def _moved_share(tables: Tables) -> alt.LayerChart:
                 alt.Tooltip("high:Q", format=".2%", title="fleet.axis.band_high"),
             ],
         ),
-    ).properties(height=180, title="fleet.panel.moved_share")
+    ).properties(height=230, title="fleet.panel.moved_share")
 
 
 def _timeline(tables: Tables, column: str) -> alt.LayerChart:
@@ -268,12 +269,11 @@ def _timeline(tables: Tables, column: str) -> alt.LayerChart:
             .axis(title="fleet.axis.reuse", format="%", tickCount=5)
         )
     else:
-        low, high = max(float(table["p95_s"].min()), 1e-2), float(table["p95_s"].max())
-        ticks = seconds_ticks(low / 2, max(high * 2, low * 4))
+        low, high = seconds_ends(table["p95_s"])
         y = (
             alt.Y("p95_s:Q")
-            .scale(type="log", domain=[ticks[0], ticks[-1]], clamp=True)
-            .axis(title="fleet.axis.p95", values=ticks, labelExpr=SECONDS_LABELS)
+            .scale(type="log", domain=[low, high], clamp=True)
+            .axis(seconds_axis("fleet.axis.p95", low, high))
         )
     groups = ["victim", "others"]
     base = style.labelled(alt.Chart(table), "group")

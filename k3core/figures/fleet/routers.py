@@ -16,6 +16,8 @@ from k3core.figures.fleet.common import (
     seconds_ticks,
 )
 
+_LABEL_WIDTH = 0.2  # of the reuse axis
+_LABEL_STEPS = (0.0, 0.03, 0.06, 0.09, 0.12, 0.15)
 _OFF_SCALE = 12.0  # times the median P95: beyond that a mark is drawn at the edge
 
 
@@ -30,25 +32,44 @@ def _placed(routers: pd.DataFrame) -> tuple[pd.DataFrame, float, float]:
     low = 2.0 ** math.floor(math.log2(float(values.min()) / 1.25)) if len(values) else 0.5
     table["off_scale"] = values > top
     table["shown_s"] = values.clip(upper=top)
+    table["label_left"] = table["reuse"] > 0.55 * _high_reuse(table)
     table["label_s"] = _label_heights(table, low, top)
     return table, low, top
 
 
+def _high_reuse(table: pd.DataFrame) -> float:
+    """End of the reuse axis: a multiple of 20 % with room for a label."""
+    return min(1.0, math.ceil(float(table["reuse"].max()) * 5 + 0.5) / 5) if len(table) else 1.0
+
+
 def _label_heights(table: pd.DataFrame, low: float, top: float) -> list[float]:
-    """Heights of the labels, moved apart where two marks stand close together."""
-    span = math.log(top / low)
-    heights = {}
-    taken: list[tuple[float, float]] = []
-    raw = table[table["ticks"] == "raw"].sort_values("shown_s")
-    for index, row in raw.iterrows():
-        height = math.log(float(row["shown_s"]) / low) / span
-        while any(
-            abs(height - other) < 0.055 and abs(float(row["reuse"]) - reuse) < 0.2
-            for reuse, other in taken
-        ):
-            height += 0.02
-        taken.append((float(row["reuse"]), height))
-        heights[index] = low * math.exp(height * span)
+    """Heights of the labels: beside the mark, or the next place free of labels and other marks."""
+    span, width = math.log(top / low), _LABEL_WIDTH * _high_reuse(table)
+    place = {
+        index: (
+            float(row["reuse"]) - (width if row["label_left"] else 0.0),
+            math.log(float(row["shown_s"]) / low) / span,
+        )
+        for index, row in table[table["ticks"] == "raw"].iterrows()
+    }
+    marks = {index: (float(table.loc[index, "reuse"]), y) for index, (_, y) in place.items()}
+    labels: dict[object, tuple[float, float]] = {}
+
+    def free(index: object, start: float, height: float) -> bool:
+        near_mark = any(
+            other != index and start < x < start + width and abs(y - height) < 0.05
+            for other, (x, y) in marks.items()
+        )
+        near_label = any(
+            abs(x - start) < width and abs(y - height) < 0.06 for x, y in labels.values()
+        )
+        return 0.01 <= height <= 1.0 and not near_mark and not near_label
+
+    for index, (start, height) in sorted(place.items(), key=lambda item: -item[1][1]):
+        tries = [height + step * sign for step in _LABEL_STEPS for sign in (-1, 1)]
+        chosen = next((y for y in tries if free(index, start, y)), height)
+        labels[index] = (start, chosen)
+    heights = {index: low * math.exp(y * span) for index, (_, y) in labels.items()}
     return [heights.get(index, float(table.loc[index, "shown_s"])) for index in table.index]
 
 
@@ -62,7 +83,7 @@ def main_picture(tables: Tables) -> alt.LayerChart:
     base = style.labelled(alt.Chart(table), "router")
     raw = base.transform_filter("datum.ticks == 'raw'")
     spread = base.transform_filter("datum.ticks == 'spread'")
-    high_reuse = min(1.0, math.ceil(float(table["reuse"].max()) * 5 + 0.5) / 5) if len(table) else 1
+    high_reuse = _high_reuse(table)
     x = (
         alt.X("reuse:Q")
         .scale(domain=[0, high_reuse], nice=False)
@@ -96,8 +117,6 @@ def main_picture(tables: Tables) -> alt.LayerChart:
         " + (datum.refused_share > 0 ? ' (−' + datum.refused_text + ')' : '')"
     )
     named = raw.transform_calculate(words=words)
-    edge = 0.62 * high_reuse
-    label_y = alt.Y("label_s:Q")
     layers: list[alt.Chart] = []
     if (table["ticks"] == "spread").any():
         layers += [
@@ -109,29 +128,50 @@ def main_picture(tables: Tables) -> alt.LayerChart:
             ),
         ]
     layers += [
+        raw.transform_filter("datum.chosen")
+        .mark_point(filled=False, color=style.NEUTRAL, opacity=1, size=420, strokeWidth=1.5)
+        .encode(x, y),
         raw.transform_filter("datum.refused_share > 0")
-        .transform_calculate(ring="2.4 * sqrt(datum.peak_to_mean)")
-        .mark_point(filled=False, color=style.REJECTED, opacity=1, size=520)
+        .mark_point(filled=False, color=style.REJECTED, opacity=1)
         .encode(
             x,
             y,
-            alt.StrokeWidth("refused_share:Q").scale(domain=[0, 1], range=[1, 14]).legend(None),
+            alt.Size("peak_to_mean:Q")
+            .scale(domain=[1, 8], range=[420, 1600], clamp=True)
+            .legend(None),
+            alt.StrokeWidth("refused_share:Q").scale(domain=[0, 1], range=[1.5, 14]).legend(None),
             tooltip=tooltip,
         ),
-        raw.transform_filter("!datum.off_scale")
-        .mark_circle(color=style.NEUTRAL, opacity=1)
-        .encode(x, y, size, tooltip=tooltip),
-        raw.transform_filter("datum.off_scale")
-        .mark_point(shape="triangle-up", filled=True, color=style.NEUTRAL, opacity=1)
-        .encode(x, y, size, tooltip=tooltip),
-        named.transform_filter(f"datum.reuse <= {edge}")
-        .mark_text(align="left", dx=17, fontSize=12)
-        .encode(x, label_y, alt.Text("words:N")),
-        named.transform_filter(f"datum.reuse > {edge}")
-        .mark_text(align="right", dx=-17, fontSize=12)
-        .encode(x, label_y, alt.Text("words:N")),
+        raw.mark_point(filled=True, color=style.NEUTRAL, opacity=1).encode(
+            x,
+            y,
+            size,
+            alt.Shape("off_scale:N")
+            .scale(domain=[False, True], range=["circle", "triangle-up"])
+            .legend(None),
+            tooltip=tooltip,
+        ),
+        *_names(named, x, alt.Y("label_s:Q")),
     ]
-    return layer(*layers).properties(height=380, title="fleet.panel.routers")
+    chart = layer(*layers).resolve_scale(size="independent")
+    return chart.properties(height=380, title="fleet.panel.routers")
+
+
+def _names(named: alt.Chart, x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    """Text marks: left or right of the mark, the chosen router in bold."""
+    right, left = (
+        alt.MarkDef("text", align="left", dx=18, fontSize=12.5),
+        alt.MarkDef("text", align="right", dx=-18, fontSize=12.5),
+    )
+    charts = []
+    for side, mark in (("!datum.label_left", right), ("datum.label_left", left)):
+        for which, bold in (("datum.chosen", True), ("!datum.chosen", False)):
+            chart = named.transform_filter(f"{side} && {which}").encode(x, y, alt.Text("words:N"))
+            chart.mark = mark.copy()
+            if bold:
+                chart.mark.fontWeight = "bold"
+            charts.append(chart)
+    return charts
 
 
 def load_strip(tables: Tables) -> alt.LayerChart:
@@ -145,7 +185,7 @@ def load_strip(tables: Tables) -> alt.LayerChart:
     x = (
         alt.X("minute:Q")
         .scale(nice=False, zero=True)
-        .axis(title="fleet.axis.minute", format="~r", grid=False)
+        .axis(title="fleet.axis.minute", format="~r", grid=False, tickCount=8, tickMinStep=1)
     )
     tooltip = [
         alt.Tooltip("cluster:N", title="fleet.axis.cluster"),
@@ -161,7 +201,7 @@ def load_strip(tables: Tables) -> alt.LayerChart:
             x,
             alt.X2("end_minute:Q"),
             y,
-            alt.Opacity("load:Q").scale(domain=[0, 1], range=[0.06, 0.95]).legend(None),
+            alt.Opacity("load:Q").scale(type="sqrt", domain=[0, 1], range=[0.04, 1]).legend(None),
             tooltip=tooltip,
         ),
         cells.transform_filter("datum.load > 1")
@@ -180,5 +220,5 @@ def load_strip(tables: Tables) -> alt.LayerChart:
         *event_rules(tables["marks"], x),
     ]
     return layer(*layers).properties(
-        height=max(120, 60 + 17 * len(order)), title="fleet.panel.strip"
+        height=90 + len(order) * (22 if len(order) <= 12 else 14), title="fleet.panel.strip"
     )

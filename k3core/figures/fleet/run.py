@@ -79,11 +79,12 @@ def _histogram(tables: Tables) -> alt.LayerChart:
     rule = alt.Chart(p95)
     return layer(
         alt.Chart(filled)
-        .mark_bar(color=style.NEUTRAL, stroke="white", strokeWidth=0.5)
+        .mark_bar(color=style.NEUTRAL, stroke=style.FREE, strokeWidth=0.5)
         .encode(
             x,
             alt.X2("end_s:Q"),
             alt.Y("num_requests:Q").axis(title="fleet.axis.num_requests", format="d"),
+            alt.Y2(datum=0),
             tooltip=[
                 alt.Tooltip("start_s:Q", format=",.3f", title="fleet.axis.from_s"),
                 alt.Tooltip("end_s:Q", format=",.3f", title="fleet.axis.to_s"),

@@ -34,6 +34,11 @@ class RoutersStudy:
     least_wait: str
     tables: dict[str, pd.DataFrame]
 
+    def choose(self, router: str) -> dict[str, pd.DataFrame]:
+        """The tables with one router marked as chosen."""
+        rows = self.tables["routers"]
+        return {**self.tables, "routers": rows.assign(chosen=rows["router"] == router)}
+
     def row(self, router: str) -> pd.Series:
         """The row of a router with raw timestamps."""
         rows = self.tables["routers"]
@@ -75,6 +80,7 @@ def _row(router: str, ticks: str, result: FleetResult) -> dict[str, Any]:
     return {
         "router": router,
         "ticks": ticks,
+        "chosen": False,
         "reuse": result.reuse_share,
         "mla_match": result.num_hit_tokens / max(1, result.num_served_tokens),
         "p95_s": result.ttft_at(0.95),

@@ -1,0 +1,323 @@
+"""Page 7: which cluster serves a request, who is let in, and what a failure costs."""
+
+import streamlit as st
+
+from k3core import ui
+from k3core.errors import TraceError
+from k3core.figures import fleet as figures
+from k3core.fleet.cache import CHECKPOINT_RULES
+from k3core.fleet.cost import COST_PRESETS
+from k3core.fleet.router import ROUTERS
+from k3core.studies import fleet as studies
+from k3core.ui.controls import Values
+from k3core.units import count_text, percent_text, seconds_text
+
+SCENES = ("ring", "failover", "admission", "simulation")
+
+page = ui.frame("fleet")
+top, middle, scene_place = st.container(), st.container(), st.container()
+
+
+def uploaded_trace() -> studies.StoredTrace | None:
+    """The trace of the uploader, or None; a bad one is named and the synthetic one stays."""
+    limit = studies.MAX_UPLOAD_MB
+    file = st.sidebar.file_uploader(
+        page.t("upload.label"),
+        key="fleet_trace",
+        help=page.t("upload.help", limit=limit),
+        max_upload_size=limit,
+    )
+    if file is None:
+        return None
+    try:
+        return studies.store_trace(file.getvalue())
+    except TraceError as error:
+        st.sidebar.error(str(error), icon=":material/block:")
+        return None
+
+
+trace = uploaded_trace()
+with middle:
+    router = page.choice("fleet_router", tuple(ROUTERS))
+with scene_place:
+    scene = page.choice("fleet_scene", SCENES)
+
+
+def run_minutes(values: Values) -> int:
+    if trace is not None:
+        return max(2, round(trace.minutes))
+    return max(2, round(values["fleet_requests"] / values["fleet_rate"] / 60))
+
+
+def has_budgets(values: Values) -> bool:
+    return scene == "admission" or values["fleet_admission"] != "none"
+
+
+synthetic = trace is None
+v = page.controls(
+    ui.Steps(
+        "fleet_requests",
+        1800,
+        "workload",
+        options=(600, 1200, 1800, 3000) if synthetic else (600, 1200, 1800, 3000, 6000, 12000),
+    ),
+    ui.Steps(
+        "fleet_sessions",
+        1500,
+        "workload",
+        options=(100, 300, 600, 1000, 1500, 3000),
+        shown=lambda values: synthetic,
+    ),
+    ui.Steps(
+        "fleet_rate",
+        2.0,
+        "workload",
+        options=(0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0),
+        shown=lambda values: synthetic,
+    ),
+    ui.Steps(
+        "fleet_speed",
+        1.0,
+        "workload",
+        options=(0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0),
+        shown=lambda values: not synthetic,
+    ),
+    ui.SEED,
+    ui.Slider("cluster_count", 8, "fleet", low=2, high=32),
+    ui.Steps("vnodes", 160, "fleet", options=(1, 2, 4, 8, 16, 40, 80, 160, 320)),
+    ui.Steps("fleet_blocks", 4000, "fleet", options=(250, 500, 1000, 2000, 4000, 8000, 16000)),
+    ui.Choice("fleet_cost", "kimi-k3", "fleet", options=tuple(COST_PRESETS)),
+    ui.Choice("fleet_rule", "junction", "fleet", options=CHECKPOINT_RULES),
+    ui.Slider("kill_cluster", 3, "failure", low=0, high=lambda x: x["cluster_count"] - 1),
+    ui.Slider("kill_minute", 6, "failure", low=0, high=run_minutes),
+    ui.Slider("down_minutes", 4, "failure", low=0, high=30, shown=lambda x: x["kill_minute"] > 0),
+    ui.Choice("fleet_admission", "none", "admission", options=("none", "reject", "queue")),
+    ui.Slider("budget_short", 12, "admission", low=1, high=64, shown=has_budgets),
+    ui.Slider("budget_long", 12, "admission", low=1, high=64, shown=has_budgets),
+    ui.Slider("weight_short", 1, "admission", low=1, high=8, shown=has_budgets),
+    ui.Slider("weight_long", 3, "admission", low=1, high=16, shown=has_budgets),
+)
+params = {
+    "trace": trace.key if trace else "",
+    "num_requests": v.fleet_requests,
+    "num_sessions": v.fleet_sessions,
+    "rate_per_s": v.fleet_rate,
+    "speed": v.fleet_speed,
+    "num_clusters": v.cluster_count,
+    "vnodes": v.vnodes,
+    "blocks": v.fleet_blocks,
+    "cost": v.fleet_cost,
+    "rule": v.fleet_rule,
+    "admission": v.fleet_admission,
+    "budget_short": v.budget_short,
+    "budget_long": v.budget_long,
+    "weight_short": v.weight_short,
+    "weight_long": v.weight_long,
+    "kill_cluster": v.kill_cluster,
+    "kill_minute": v.kill_minute,
+    "down_minutes": v.down_minutes,
+    "seed": v.seed,
+}
+
+
+def draw_main() -> None:
+    """Metrics of the chosen router, and every router on the same requests."""
+    r = page.study(studies.routers, **params)
+    row, most, least = r.row(router), r.row(r.most_reuse), r.row(r.least_wait)
+
+    def best(value: str, code: str) -> str:
+        return page.t("metric.best", value=value, router=page.t(f"option.{code}"))
+
+    page.metrics(
+        ui.Metric(
+            "reuse",
+            percent_text(row["reuse"]),
+            delta=best(percent_text(most["reuse"]), r.most_reuse),
+        ),
+        ui.Metric(
+            "p95",
+            seconds_text(row["p95_s"]),
+            delta=best(seconds_text(least["p95_s"]), r.least_wait),
+        ),
+        ui.Metric(
+            "refused",
+            f"{count_text(row['num_refused'])} / {count_text(row['num_arrived'])}",
+        ),
+        ui.Metric("balance", f"{row['peak_to_mean']:.2f}"),
+    )
+    page.main(
+        figures.main_picture(r.choose(router)),
+        r.tables["routers"].drop(columns=["chosen", "refused_text"]),
+        requests=count_text(r.num_requests),
+        sessions=count_text(r.num_sessions),
+        minutes=f"{r.minutes:.1f}",
+    )
+    if trace:
+        st.caption(
+            page.t(
+                "upload.loaded",
+                requests=count_text(trace.num_requests),
+                sessions=count_text(trace.num_sessions),
+                minutes=f"{trace.minutes:.1f}",
+                shown=count_text(r.num_requests),
+            )
+        )
+        if r.tick_s:
+            st.caption(page.t("upload.ticks", tick=f"{r.tick_s:.3g}"))
+
+
+def draw_strip() -> None:
+    """Clusters by time under the chosen router."""
+    s = page.study(studies.load_strip, router=router, **params)
+    failed = len(s.tables["marks"]) > 0
+    page.section(
+        "strip",
+        {"strip": figures.load_strip(s.tables)},
+        columns=1,
+        tables={"strip": s.tables["strip"]},
+        router=page.t(f"option.{router}"),
+        failed=page.t(
+            "strip.failed",
+            failovers=count_text(s.num_failovers),
+            cluster=f"c{v.kill_cluster}",
+            tokens=count_text(s.reprefilled_tokens),
+        )
+        if failed
+        else page.t("strip.calm"),
+        bin=f"{s.bin_s:g}",
+    )
+
+
+def draw_ring() -> None:
+    x = page.body_controls(
+        ui.Steps("ring_sessions", 600, options=(100, 300, 600, 2000, 10000)),
+    )
+    r = page.study(
+        studies.hash_ring,
+        num_clusters=v.cluster_count,
+        vnodes=v.vnodes,
+        num_sessions=x.ring_sessions,
+    )
+    page.section(
+        "ring",
+        figures.fig_fleet_hash_ring(r.tables),
+        formula=r"\mathrm{CV} = \sqrt{\frac{N-1}{N V + 1}} = "
+        rf"\sqrt{{\frac{{{r.num_clusters - 1}}}{{{r.num_clusters} \cdot {r.vnodes} + 1}}}}"
+        rf" = {r.cv:.3f}",
+        tables={name: r.tables[name] for name in ("sessions", "shares", "imbalance")},
+        vnodes=r.vnodes,
+        clusters=r.num_clusters,
+        peak=f"{r.peak_to_mean:.2f}",
+        low=f"{r.peak_low:.2f}",
+        high=f"{r.peak_high:.2f}",
+        sessions=count_text(r.num_sessions),
+        most=count_text(r.num_peak_sessions),
+    )
+
+
+def draw_failover() -> None:
+    x = page.body_controls(
+        ui.Steps("ring_sessions", 600, options=(100, 300, 600, 2000, 10000)),
+    )
+    f = page.study(studies.minimal_perturbation, num_ring_sessions=x.ring_sessions, **params)
+    panels = figures.fig_fleet_minimal_perturbation(f.tables)
+    in_run = ("reuse_through_failure", "p95_through_failure")
+    page.section(
+        "failover",
+        {name: chart for name, chart in panels.items() if name not in in_run},
+        columns=3,
+        formula=rf"\frac{{\text{{moved}}}}{{\text{{sessions}}}} = \frac{{{f.num_moved}}}"
+        rf"{{{f.num_sessions}}} = {f.moved_share:.4f} \approx \frac{{1}}{{N}} = "
+        rf"{1 / v.cluster_count:.4f}",
+        tables={name: f.tables[name] for name in ("moved", "after", "share")},
+        victim=f.victim,
+        moved=count_text(f.num_moved),
+        sessions=count_text(f.num_sessions),
+        collateral=f.num_collateral,
+        share=percent_text(f.moved_share),
+        low=percent_text(f.share_low),
+        high=percent_text(f.share_high),
+        heir=percent_text(f.top_heir_share, 0),
+        left=f.num_at_removed,
+    )
+    page.section(
+        "failover_run",
+        {name: panels[name] for name in in_run},
+        tables={"timeline": f.tables["timeline"]},
+        victim=f.victim,
+        failovers=count_text(f.num_failovers),
+        tokens=count_text(f.reprefilled_tokens),
+    )
+
+
+def draw_admission() -> None:
+    x = page.body_controls(
+        ui.Slider("fleet_burst", 40, low=0, high=200, step=10),
+        ui.Steps("fleet_slo", 10, options=(1, 2, 5, 10, 20, 60)),
+    )
+    a = page.study(
+        studies.admission, router=router, burst=x.fleet_burst, slo_s=float(x.fleet_slo), **params
+    )
+    rules = a.tables["budgets"]
+    page.section(
+        "admission",
+        figures.fig_fleet_budget(a.tables),
+        formula=[
+            rf"\text{{{row.cls}}}: \left\lfloor \frac{{{row.budget}}}{{{row.weight}}} \right\rfloor"
+            rf" = {row.held_at_once}\ \text{{inside at once}}"
+            for row in rules.itertuples()
+        ],
+        tables={"classes": a.tables["classes"], "budgets": rules},
+        burst=x.fleet_burst,
+        router=page.t(f"option.{router}"),
+        separate=count_text(a.refused_short_separate),
+        shared=count_text(a.refused_short_shared),
+        slo=x.fleet_slo,
+    )
+
+
+def draw_simulation() -> None:
+    s = page.study(studies.simulation, router=router, **params)
+    cost = COST_PRESETS[v.fleet_cost]
+    page.section(
+        "simulation",
+        figures.fig_fleet_simulation(s.tables),
+        formula=[
+            rf"t(n, c) = {latex_number(cost.linear_s)}\,(n - c) + "
+            rf"{latex_number(cost.quadratic_s)}\,(n^2 - c^2)\ \text{{s}}",
+            rf"t(10^5, 0) = {cost.seconds(100_000):.2f}\ \text{{s}},\quad "
+            rf"t(10^5, 98{{,}}304) = {cost.seconds(100_000, 98_304):.2f}\ \text{{s}}",
+        ],
+        tables={name: s.tables[name] for name in ("load", "summary", "histogram")},
+        router=page.t(f"option.{router}"),
+        served=count_text(s.num_served),
+        reuse=percent_text(s.reuse),
+        refused=count_text(s.num_refused),
+        match=percent_text(s.mla_match),
+        utilisation=percent_text(s.utilisation, 0),
+    )
+
+
+def latex_number(value: float) -> str:
+    mantissa, exponent = f"{value:.3e}".split("e")
+    return rf"{mantissa} \cdot 10^{{{int(exponent)}}}"
+
+
+with top:
+    draw_main()
+with middle:
+    draw_strip()
+with scene_place:
+    {
+        "ring": draw_ring,
+        "failover": draw_failover,
+        "admission": draw_admission,
+        "simulation": draw_simulation,
+    }[scene]()
+
+k3 = COST_PRESETS["kimi-k3"]
+page.words(
+    long_len=count_text(400_000),
+    hit=seconds_text(k3.seconds(404_000, 400_000)),
+    miss=seconds_text(k3.seconds(404_000)),
+)

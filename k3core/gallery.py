@@ -53,6 +53,17 @@ GALLERY: dict[str, GalleryFigure] = {
         GalleryFigure("fig_replay_principle", "decode", "rollback"),
         GalleryFigure("fig_snapshot_cost", "decode", "snapshot_cost"),
         GalleryFigure("fig_replay_consistency", "decode", "consistency"),
+        GalleryFigure("fig_replayssm", "replayssm", "rings"),
+        GalleryFigure("fig_page_pool", "paged_cache", "lengths"),
+        GalleryFigure("fig_mla_paging", "paged_cache", "paging"),
+        GalleryFigure("fig_kda_store", "paged_cache", "store"),
+        GalleryFigure("fig_prefix_hit", "prefix_cache", "lookup"),
+        GalleryFigure("fig_prefix_miss", "prefix_cache", "misses"),
+        GalleryFigure("fig_engine_before_after", "engine", "before_after"),
+        GalleryFigure("fig_fleet_hash_ring", "fleet", "hash_ring"),
+        GalleryFigure("fig_fleet_minimal_perturbation", "fleet", "minimal_perturbation"),
+        GalleryFigure("fig_fleet_budget", "fleet", "admission"),
+        GalleryFigure("fig_fleet_simulation", "fleet", "simulation"),
     )
 }
 

@@ -45,13 +45,12 @@ run = page.study(
     dk=v.engine_dk,
     dv=v.engine_dv,
     dtype=v.engine_dtype,
-    model=v.model,
-    tp=v.tp,
-    mla_dtype=v.mla_dtype,
-    world=v.engine_world,
     seed=v.seed,
 )
-tables = run.tables
+growth = page.study(
+    studies.growth, model=v.model, tp=v.tp, mla_dtype=v.mla_dtype, world=v.engine_world
+)
+tables = {**run.tables, **growth.tables}
 page.metrics(
     ui.Metric(
         "reused",
@@ -94,9 +93,9 @@ page.section(
         r"\text{time of a pass} = \max\left(\frac{\text{bytes moved}}{\text{weight bytes}},\ "
         rf"\frac{{\text{{operations}}}}{{2 \cdot {run.num_parameters:,} \cdot "
         rf"{studies.KNEE_TOKENS}}}\right)",
-        rf"\text{{MLA}} = {run.mla_bytes_per_token:,}\ \text{{B/token}},\quad "
-        rf"\text{{KDA}} = {run.state_bytes_per_request:,}\ \text{{B}},\quad "
-        rf"\text{{message}} = {run.message_bytes:,}\ \text{{B}}",
+        rf"\text{{MLA}} = {growth.mla_bytes_per_token:,}\ \text{{B/token}},\quad "
+        rf"\text{{KDA}} = {growth.state_bytes_per_request:,}\ \text{{B}},\quad "
+        rf"\text{{message}} = {growth.message_bytes:,}\ \text{{B}}",
     ],
     tables={name: tables[name] for name in ("compare", "flags", "bytes_by_length")},
     computed=count_text(run.prompt_len - run.reused_tokens),
@@ -104,7 +103,7 @@ page.section(
     shared=count_text(v.engine_shared),
     block=block,
     reused=count_text(run.reused_tokens),
-    reason=page.t(f"reason.{run.loss_reason or 'none'}", mla=count_text(run.matched_mla_tokens)),
+    reason=page.t(f"reason.{run.loss_reason}", mla=count_text(run.matched_mla_tokens)),
     model=page.t(f"option.{v.model}"),
     tp=v.tp,
 )

@@ -13,6 +13,7 @@ from k3core.studies.engine import (
     LANES,
     EngineStudy,
     before_after,
+    growth,
     pass_cost,
     token_word,
 )
@@ -140,20 +141,20 @@ def test_comparison_holds_four_measures_of_the_run(study: EngineStudy) -> None:
     assert compare.loc["first_token", "share"] == study.share
 
 
-def test_production_curves_are_those_of_k3_at_tp8(study: EngineStudy) -> None:
-    table = study.tables["bytes_by_length"].pivot(
-        index="num_tokens", columns="kind", values="bytes"
+def test_production_curves_are_those_of_k3_at_tp8() -> None:
+    table = (
+        growth().tables["bytes_by_length"].pivot(index="num_tokens", columns="kind", values="bytes")
     )
     assert table.loc[4096, "mla"] == 4096 * 13_824
     assert table["kda"].unique().tolist() == [56_171_520]
     assert table["kcp"].unique().tolist() == [69 * 12 * 128 * 256 * 4]
 
 
-def test_one_rank_sends_no_message() -> None:
-    study = before_after(prompt_len=100, shared_len=0, new_tokens=2, world=1)
-    assert study.message_bytes == 0
-    assert (study.tables["message_by_length"]["bytes"] == 0).all()
-    figures.fig_engine_before_after(study.tables)
+def test_one_rank_sends_no_message(study: EngineStudy) -> None:
+    alone = growth(world=1)
+    assert alone.message_bytes == 0
+    assert (alone.tables["message_by_length"]["bytes"] == 0).all()
+    figures.fig_engine_before_after({**study.tables, **alone.tables})
 
 
 def test_rolled_back_bytes_are_those_of_real_tensors() -> None:
@@ -200,11 +201,16 @@ def test_words_of_different_tokens_differ() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("shared_len", 1101), ("layers", 5), ("prompt_len", 0), ("chunk_tokens", 0), ("tp", 5)],
+    [("shared_len", 1101), ("layers", 5), ("prompt_len", 0), ("chunk_tokens", 0)],
 )
 def test_bad_values_raise(name: str, value: int) -> None:
     with pytest.raises(ValueError, match=str(value)):
         before_after(**{name: value})
+
+
+def test_a_degree_that_does_not_divide_the_heads_raises() -> None:
+    with pytest.raises(ValueError, match="5"):
+        growth(tp=5)
 
 
 def test_all_pictures_can_be_drawn_from_the_defaults(study: EngineStudy) -> None:

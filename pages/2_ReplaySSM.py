@@ -16,7 +16,7 @@ v = page.controls(
     ui.STATE_DTYPE,
     ui.INPUT_DTYPE,
     ui.Slider("ring_capacity", 4, "ring", low=1, high=8),
-    ui.Slider("ring_pushes", 11, "ring", low=1, high=16),
+    ui.Slider("ring_pushes", 11, "ring", low=2, high=16),
     ui.Choice("ring_ops", "refill", "ring", options=studies.OPERATION_LISTS),
     ui.Slider(
         "ring_head",

@@ -14,6 +14,7 @@ Tables = Mapping[str, pd.DataFrame]
 _HEIGHT = 430
 _MAX_ROWS = 24  # of the raw-input lane: its scale never follows the data
 _LOW_TITLE, _SLOTS_LOW, _SLOTS_HIGH, _STRIP, _HIGH_TITLE = 1.13, 1.32, 2.36, 2.47, 2.64
+_NOW = 1.245
 _TOP = 2.74
 _SOLID = 0.95
 
@@ -34,7 +35,7 @@ def main_picture(tables: Tables) -> alt.LayerChart | alt.FacetChart:
     num_ops = len(ops)
     slots = _slots(tables["stays"], head)
     saw = _saw(tables["steps"], head)
-    x_scale = alt.Scale(domain=[-1.4, num_ops + 1.3], nice=False)
+    x_scale = alt.Scale(domain=[_left(num_ops), num_ops + 0.09 * num_ops], nice=False)
     y_scale = alt.Scale(domain=[-0.04, _TOP], nice=False)
     x_axis = alt.Axis(
         title="replayssm.axis.step",
@@ -131,7 +132,7 @@ def main_picture(tables: Tables) -> alt.LayerChart | alt.FacetChart:
         )
     )
     limits = tables["limits"].assign(
-        y=tables["limits"]["rows"] / _MAX_ROWS, left=-0.6, right=num_ops - 0.4
+        y=tables["limits"]["rows"] / _MAX_ROWS, left=-0.45, right=num_ops - 0.4
     )
     rules = (
         style.labelled(alt.Chart(limits), "limit")
@@ -147,7 +148,7 @@ def main_picture(tables: Tables) -> alt.LayerChart | alt.FacetChart:
         )
     )
     now_table = pd.DataFrame(
-        {"word": ["now"], "x": [head], "low": [0.0], "high": [_STRIP + 0.06], "y": [_HIGH_TITLE]}
+        {"word": ["now"], "x": [head], "low": [0.0], "high": [_STRIP + 0.06], "y": [_NOW]}
     )
     now = (
         alt.Chart(now_table)
@@ -156,13 +157,18 @@ def main_picture(tables: Tables) -> alt.LayerChart | alt.FacetChart:
     )
     now_word = (
         style.labelled(alt.Chart(now_table), "word")
-        .mark_text(fontSize=11, fontWeight="bold")
+        .mark_text(align="left", dx=4, fontSize=11, fontWeight="bold")
         .encode(x("x"), y("y"), alt.Text("word_text:N"))
     )
     words = _words(tables, num_ops, x, y)
     layers = alt.layer(bars, stack, rules, now, now_word, *names, marks, *words, height=_HEIGHT)
     layers.resolve = alt.Resolve(scale={"color": "independent"})
     return layers
+
+
+def _left(num_ops: int) -> float:
+    """Left edge of the picture: room for the row numbers."""
+    return -0.5 - 0.06 * num_ops
 
 
 def _legend() -> alt.Legend:
@@ -251,7 +257,7 @@ def _words(
     titles = pd.DataFrame(
         {
             "word": ["lane_snapshots", "lane_inputs"],
-            "x": -1.3,
+            "x": _left(num_ops) + 0.005 * num_ops,
             "y": [_HIGH_TITLE, _LOW_TITLE],
         }
     )
@@ -263,11 +269,17 @@ def _words(
     marked = [rows for rows in (0, 8, 16, 24) if rows <= max(window_len, 16)]
     ticks = pd.concat(
         [
-            pd.DataFrame({"text": stays["slot"].astype(str), "x": -0.75, "y": stays["middle"]}),
+            pd.DataFrame(
+                {
+                    "text": stays["slot"].astype(str),
+                    "x": -0.45 - 0.015 * num_ops,
+                    "y": stays["middle"],
+                }
+            ),
             pd.DataFrame(
                 {
                     "text": [str(rows) for rows in marked],
-                    "x": -0.75,
+                    "x": -0.45 - 0.015 * num_ops,
                     "y": [rows / _MAX_ROWS for rows in marked],
                 }
             ),
@@ -275,9 +287,11 @@ def _words(
         ignore_index=True,
     )
     ops = tables["ops"].assign(x=tables["ops"]["op"], y=_STRIP, wide=num_ops <= 24)
+    apart = 0.04 if tables["limits"]["rows"].diff().abs().max() < 3 else 0.0
     limits = tables["limits"].assign(
         x=num_ops - 0.3,
-        y=tables["limits"]["rows"] / _MAX_ROWS,
+        y=tables["limits"]["rows"] / _MAX_ROWS
+        + tables["limits"]["limit"].map({"window": apart, "flush_min": -apart}),
         short=tables["limits"]["limit"].map({"window": "W", "flush_min": "≥"})
         + " "
         + tables["limits"]["rows"].astype(str),

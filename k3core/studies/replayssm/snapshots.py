@@ -77,7 +77,8 @@ class SnapshotStudy:
         cursor_stays: the same for the ring without a count.
         pops: one row per pop (then of a final drain): the oldest snapshot and what the ring without
             a count gave (NaN for an empty slot).
-        copies: what a ring and its copy hold before and after a push into the source.
+        copies: what the ring holds after the last push of the list, then the source and its copy
+            after one more push into the source.
     """
 
     tables: dict[str, pd.DataFrame]
@@ -118,7 +119,7 @@ def snapshots(
     states = _states(num_pushes + 1, heads, dk, dv, state_dtype, seed)
     ring: ReplaySSM[Tensor] = ReplaySSM(capacity)
     faulty = CursorOnlyRing(capacity)
-    log, faulty_log = _Log(), _Log()
+    log, faulty_log, copies = _Log(), _Log(), pd.DataFrame()
     rows, pops, next_state = [], [], 0
     for op, word in enumerate(words):
         if word == "push":
@@ -127,6 +128,8 @@ def snapshots(
             faulty_log.push(op, faulty.push(state), snapshot)
             log.push(op, slot, snapshot)
             next_state += 1
+            if next_state == num_pushes:
+                copies = _copy_table(ring, states, num_pushes)
         else:
             slot = ring.slots[0]
             snapshot, given = _pop_both(ring, faulty, states)
@@ -134,7 +137,6 @@ def snapshots(
             log.pop(op, snapshot)
             faulty_log.pop(op, given)
         rows.append((op, word, snapshot, slot, len(ring)))
-    copies = _copy_table(ring, states, num_pushes)
     pops += [
         (op, "drain", *_pop_both(ring, faulty, states))
         for op in range(len(words), len(words) + len(ring))

@@ -2,7 +2,7 @@
 
 from k3core.engine.demo import RunOnce, run_once
 from k3core.engine.drafters import Drafter, NoisyReplayDrafter, PromptLookupDrafter
-from k3core.engine.memory import CachedBlock, Checkpoint, RequestMemory
+from k3core.engine.memory import CachedBlock, Checkpoint, PagedMemory
 from k3core.engine.request import (
     PREFILL,
     VERIFY,
@@ -25,7 +25,7 @@ __all__ = [
     "PoolUse",
     "PromptLookupDrafter",
     "Request",
-    "RequestMemory",
+    "PagedMemory",
     "RequestResult",
     "RunOnce",
     "Step",

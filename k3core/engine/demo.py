@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from k3core.checks import require_count
 from k3core.engine.drafters import Drafter, NoisyReplayDrafter
 from k3core.engine.request import RequestResult
 from k3core.engine.serving import Engine
@@ -83,8 +84,8 @@ def run_once(
     Raises:
         K3Error: ``shared_len`` is outside 0 to ``prompt_len``, or a size is out of range.
     """
-    require(prompt_len >= 1, f"prompt_len={prompt_len} is not positive")
-    require(0 <= shared_len <= prompt_len, f"shared_len={shared_len} is outside 0 to {prompt_len}")
+    require_count("prompt_len", prompt_len, 1)
+    require_count("shared_len", shared_len, 0, prompt_len)
     model = HybridModel(config)
     vocab_size = model.config.vocab_size
     prompts = _prompts(prompt_len, shared_len, vocab_size, seed)

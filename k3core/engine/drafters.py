@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from k3core.checks import require_count
 from k3core.errors import require
 
 
@@ -25,7 +26,7 @@ class PromptLookupDrafter:
     """
 
     def __init__(self, max_ngram: int = 3) -> None:
-        require(max_ngram >= 1, f"max_ngram={max_ngram} is not positive")
+        require_count("max_ngram", max_ngram, 1)
         self.max_ngram = max_ngram
 
     def propose(self, tokens: Sequence[int], num_drafts: int) -> tuple[int, ...]:
@@ -53,7 +54,7 @@ class NoisyReplayDrafter:
 
     def __init__(self, text: Sequence[int], quality: float, vocab_size: int, seed: int = 0) -> None:
         require(0.0 <= quality <= 1.0, f"quality={quality} is outside 0 to 1")
-        require(vocab_size >= 2, f"vocab_size={vocab_size} leaves no wrong token")
+        require_count("vocab_size", vocab_size, 2)
         rng = np.random.default_rng(seed)
         right = np.asarray(text, dtype=np.int64)
         wrong = (right + rng.integers(1, vocab_size, size=len(right))) % vocab_size

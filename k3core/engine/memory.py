@@ -1,8 +1,8 @@
-"""What one request of the engine holds in pages, and what it leaves behind for others::
+"""What one request of the engine holds in pages, and what it leaves behind for others.
 
-MLA rows     one page per block and MLA layer; full blocks can be shared
-KDA states   private pages, rewritten after every step
-checkpoint   a copy of one KDA group's states, in pages of its own, never written again
+- MLA rows: one page per block and MLA layer; full blocks can be shared.
+- KDA states: private pages, rewritten after every step.
+- Checkpoints: copies of one KDA group's states in pages of their own, never written again.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Checkpoint:
 
 
 @dataclass
-class RequestMemory:
+class PagedMemory:
     """Pages of one request; what :class:`~k3core.model.HybridModel` reads and writes.
 
     Args:

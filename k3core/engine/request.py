@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from k3core.engine.drafters import Drafter
-from k3core.engine.memory import CachedBlock, RequestMemory
+from k3core.engine.memory import CachedBlock, PagedMemory
 from k3core.prefix_cache import PrefixHit, Registration
 
 PREFILL = "prefill"
@@ -167,7 +167,7 @@ class Request:
     prompt: tuple[int, ...]
     num_new_tokens: int
     drafter: Drafter | None
-    memory: RequestMemory
+    memory: PagedMemory
     hit: PrefixHit | None = None
     ticket: Registration | None = None
     blocks: tuple[CachedBlock, ...] = ()

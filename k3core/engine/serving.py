@@ -8,7 +8,8 @@ One request at a time goes through::
     close   pages go back; what was published stays readable until the pool needs the pages
 
 Chunks end on hash boundaries, so a state that is checkpointed stands after exactly that many
-tokens (vLLM #34587 shows what happens otherwise). A published page is never written again.
+tokens (vLLM #34587 shows what happens otherwise). A published page is never written again. Only
+blocks of the prompt are published, not those that decoding fills.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from time import perf_counter
 
 import torch
 
+from k3core.checks import require_count
 from k3core.engine.drafters import Drafter
-from k3core.engine.memory import CachedBlock, Checkpoint, RequestMemory
+from k3core.engine.memory import CachedBlock, Checkpoint, PagedMemory
 from k3core.engine.request import (
     PREFILL,
     VERIFY,
@@ -62,14 +64,9 @@ class Engine:
         use_cache: bool = True,
         poison: bool = False,
     ) -> None:
-        for name, value in (("block_tokens", block_tokens), ("chunk_tokens", chunk_tokens)):
-            require(
-                isinstance(value, int) and value > 0, f"{name}={value!r} is not a positive integer"
-            )
-        require(
-            isinstance(draft_len, int) and draft_len >= 0,
-            f"draft_len={draft_len!r} is not a non-negative integer",
-        )
+        require_count("block_tokens", block_tokens, 1)
+        require_count("chunk_tokens", chunk_tokens, 1)
+        require_count("draft_len", draft_len)
         self.model = model
         self.block_tokens = block_tokens
         self.chunk_tokens = chunk_tokens
@@ -115,17 +112,17 @@ class Engine:
         """Admit a request: find its prefix, take its states, announce its blocks."""
         began = perf_counter()
         self.model.check_tokens(prompt)
-        require(num_new_tokens >= 1, f"num_new_tokens={num_new_tokens} is not positive")
-        memory = RequestMemory(self.pool, self.model.config, self.block_tokens)
+        require_count("num_new_tokens", num_new_tokens, 1)
+        memory = PagedMemory(self.pool, self.model.config, self.block_tokens)
         request = Request(tuple(prompt), num_new_tokens, drafter, memory)
         if not self.use_cache:
             memory.start((), ())
         else:
             hashes = PromptHashes(request.prompt, self.block_tokens)
             hit = request.hit = self.cache.lookup(hashes)
-            memory.start(hit.block_payloads, hit.checkpoint_payloads)
-            request.num_computed = hit.matched_tokens
             request.blocks = tuple(CachedBlock() for _ in hashes.block_hashes)
+            request.num_computed = hit.matched_tokens
+            memory.start(hit.block_payloads, hit.checkpoint_payloads)
             request.ticket = self.cache.register(hashes, request.blocks)
         request.open_seconds = perf_counter() - began
         return request
@@ -274,18 +271,21 @@ class Engine:
         if request.ticket is None or end < self.block_tokens:
             return
         checkpoints = self._copy_states(request)
-        ticket = self._announced(request, request.ticket)
-        block_of = dict(zip(ticket.block_hashes, request.blocks, strict=True))
-        for index, block in enumerate(request.blocks[: end // self.block_tokens]):
-            block.pages = request.memory.block_pages(index)
-        for block_hash in self.cache.mark_ready(ticket, end).block_hashes:
-            self._keep(block_of[block_hash].pages, block_hash, is_checkpoint=False)
-        for group, checkpoint in enumerate(checkpoints):
-            if self.cache.persist_checkpoint(ticket, end, group, checkpoint):
-                block_hash = ticket.block_hashes[end // self.block_tokens - 1]
-                self._keep(checkpoint.pages, block_hash, is_checkpoint=True)
-                request.num_checkpoint_pages += len(checkpoint.pages)
-            checkpoint.unpin()
+        try:
+            ticket = self._announced(request, request.ticket)
+            block_of = dict(zip(ticket.block_hashes, request.blocks, strict=True))
+            for index, block in enumerate(request.blocks[: end // self.block_tokens]):
+                block.pages = request.memory.block_pages(index)
+            for block_hash in self.cache.mark_ready(ticket, end).block_hashes:
+                self._keep(block_of[block_hash].pages, block_hash, is_checkpoint=False)
+            for group, checkpoint in enumerate(checkpoints):
+                if self.cache.persist_checkpoint(ticket, end, group, checkpoint):
+                    block_hash = ticket.block_hashes[end // self.block_tokens - 1]
+                    self._keep(checkpoint.pages, block_hash, is_checkpoint=True)
+                    request.num_checkpoint_pages += len(checkpoint.pages)
+        finally:
+            for checkpoint in checkpoints:
+                checkpoint.unpin()
 
     def _copy_states(self, request: Request) -> list[Checkpoint]:
         """The states at a boundary that lacks a checkpoint, one per KDA group; none when the

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from k3core.checks import require_count
 from k3core.dtypes import dtype_bytes
 from k3core.errors import require
 from k3core.kda import KDAState
@@ -42,21 +43,15 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in (
-            "num_layers", "hidden_size", "num_heads", "dk", "dv", "conv_width", "gate_rank",
+            "num_layers", "hidden_size", "num_heads", "dk", "dv", "gate_rank",
             "kv_latent", "rope_width", "nope_width", "value_width", "mlp_size", "vocab_size",
         ):  # fmt: skip
-            value = getattr(self, name)
-            require(
-                isinstance(value, int) and value > 0,
-                f"{name}={value!r} is not a positive integer",
-            )
+            require_count(name, getattr(self, name), 1)
         require(
             self.num_layers % 4 == 0,
             f"num_layers={self.num_layers} is not a multiple of 4 (3 KDA layers to 1 MLA layer)",
         )
-        require(
-            self.conv_width >= 2, f"conv_width={self.conv_width} keeps no window; allowed: >= 2"
-        )
+        require_count("conv_width", self.conv_width, 2)
         require(self.lower_bound < 0, f"lower_bound={self.lower_bound} is not negative")
         require(
             self.dtype in TORCH_DTYPES,

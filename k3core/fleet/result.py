@@ -38,7 +38,7 @@ class FleetResult:
         area_s: (classes,) integral of requests in the system over time, kept by the event loop.
         cached_blocks: (clusters,) MLA blocks cached at the end.
         end_s: when the clock stopped.
-        loop_s: wall-clock seconds of the event loop on this machine.
+        loop_s: wall-clock seconds of the run on this machine, its tables included.
     """
 
     workload: Workload

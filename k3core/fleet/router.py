@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from k3core.errors import K3Error
-from k3core.fleet.cache import BlockCache
 from k3core.fleet.cost import PrefillCost
 from k3core.fleet.ring import ConsistentHashRing
+from k3core.fleet.segments import SegmentCache
 from k3core.fleet.workload import Workload
 
 Choose = Callable[[int, float], int]
@@ -38,7 +38,7 @@ class Fleet:
 
     clusters: tuple[str, ...]
     vnodes: int
-    caches: list[BlockCache]
+    caches: list[SegmentCache]
     cost: PrefillCost
     ring: ConsistentHashRing = field(default_factory=ConsistentHashRing)
     alive: list[int] = field(default_factory=list)
@@ -159,7 +159,7 @@ class LongestPrefixRouter(Router):
     """Deepest MLA match, load ignored: a system prompt shared by all sends all to one cluster."""
 
     def choose(self, request: int, now: float) -> int:
-        path = self.workload.path(request)
+        path = self.workload.segments.path(request)
         caches = self.fleet.caches
         return max(self.fleet.alive, key=lambda cluster: (caches[cluster].match(path), -cluster))
 
@@ -173,7 +173,7 @@ class PrefixLoadRouter(Router):
 
     def choose(self, request: int, now: float) -> int:
         fleet = self.fleet
-        path = self.workload.path(request)
+        path = self.workload.segments.path(request)
         best, best_s = -1, (float("inf"), 0)
         for cluster in fleet.alive:
             ahead = max(0.0, fleet.busy_until_s[cluster] - now) + fleet.waiting_s[cluster]
@@ -184,7 +184,7 @@ class PrefixLoadRouter(Router):
         return best
 
     def estimate_s(self, request: int, cluster: int) -> float:
-        return self._prefill_s(request, self.workload.path(request), cluster)
+        return self._prefill_s(request, self.workload.segments.path(request), cluster)
 
     def _prefill_s(self, request: int, path: Sequence[int], cluster: int) -> float:
         cache = self.fleet.caches[cluster]

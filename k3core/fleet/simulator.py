@@ -27,6 +27,7 @@ from k3core.fleet.cache import BlockCache
 from k3core.fleet.cost import PrefillCost, prefill_cost
 from k3core.fleet.result import ABSENT, IN_FLIGHT, REJECTED, SERVED, FleetResult
 from k3core.fleet.router import Fleet, router_class
+from k3core.fleet.segments import SegmentCache
 from k3core.fleet.workload import CLASS_NAMES, Workload
 
 DEFAULT_VNODES = 160
@@ -102,8 +103,8 @@ class FleetSimulator:
 
     def run(self, workload: Workload) -> FleetResult:
         """Serve the workload from an empty fleet; the simulator itself keeps no state."""
-        run = _Run(self, workload)
         started = perf_counter()
+        run = _Run(self, workload)
         run.loop()
         return run.result(perf_counter() - started)
 
@@ -137,7 +138,7 @@ class _Run:
         self.fleet = Fleet(
             sim.clusters,
             sim.vnodes,
-            [BlockCache(sim.capacity_blocks, sim.rule) for _ in sim.clusters],
+            [SegmentCache(workload.segments, sim.capacity_blocks, sim.rule) for _ in sim.clusters],
             sim.cost,
         )
         self.router = sim.router_class(self.fleet, workload, sim.seed, sim.load_factor)
@@ -145,7 +146,7 @@ class _Run:
         self.tickets: dict[int, Ticket] = {}
         self.arrival_s: list[float] = workload.arrival_s.tolist()
         self.input_len: list[int] = workload.input_len.tolist()
-        self.offsets: list[int] = workload.block_offsets.tolist()
+        self.segments = workload.segments
         self.cls: list[int] = workload.is_long.astype(int).tolist()
 
         self.queues: list[deque[int]] = [deque() for _ in range(num_clusters)]
@@ -241,9 +242,7 @@ class _Run:
                 self.fleet.waiting_s[cluster] += estimate
 
     def start_service(self, cluster: int, request: int) -> None:
-        path: list[int] = self.workload.block_ids[
-            self.offsets[request] : self.offsets[request + 1]
-        ].tolist()
+        path = self.segments.path(request)
         input_len = self.input_len[request]
         cache = self.fleet.caches[cluster]
         hit_blocks = cache.match(path)

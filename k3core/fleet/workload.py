@@ -16,6 +16,7 @@ import math
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 from k3core.errors import TraceError, require
 from k3core.fleet.cache import BLOCK_LEN
 from k3core.fleet.ring import SessionId, session_key
+from k3core.fleet.segments import Segments
 
 CLASS_NAMES = ("short", "long")
 LONG_THRESHOLD = 16_384
@@ -145,6 +147,11 @@ class Workload:
         start, end = self.block_offsets[index], self.block_offsets[index + 1]
         ids: list[int] = self.block_ids[start:end].tolist()
         return ids
+
+    @cached_property
+    def segments(self) -> Segments:
+        """Runs of blocks that are always touched together; computed once."""
+        return Segments.of(self.block_ids, self.block_offsets)
 
     @property
     def is_long(self) -> NDArray[np.bool_]:

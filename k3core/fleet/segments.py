@@ -1,0 +1,238 @@
+"""The block cache at the speed of a fleet: runs of blocks that are always touched together.
+
+Block ids of a workload form a tree of prefixes. A *segment* is a run of blocks from one branching
+(or end of a path) to the next; every request that touches one of its blocks touches all of them.
+So an LRU over blocks, touched deepest first, can be kept per segment: recency is that of the
+segment, and eviction takes its blocks from the deep end. ``SegmentCache`` gives, block for block,
+the hits and evictions of ``k3core.fleet.cache.BlockCache`` at a few steps per request instead of
+several per block.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from k3core.fleet.cache import BLOCK_LEN, BlockCache
+
+_COMPACT_MIN = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """Paths of a workload in segments.
+
+    Attributes:
+        ids: all paths end to end, as segment numbers.
+        offsets: (R+1,) path of request i is ``ids[offsets[i]:offsets[i+1]]``.
+        num_blocks: per segment, its length.
+    """
+
+    ids: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    num_blocks: list[int]
+
+    @classmethod
+    def of(cls, block_ids: NDArray[np.int64], block_offsets: NDArray[np.int64]) -> Segments:
+        """Cut paths into segments; where ids are no tree of prefixes every block is one."""
+        if len(block_ids) == 0:
+            return cls(block_ids, block_offsets, [])
+        blocks, num_distinct = _numbered(block_ids)
+        first = np.zeros(len(blocks), bool)
+        first[block_offsets[:-1]] = True
+        parent = np.where(first, -1, np.concatenate(([-1], blocks[:-1])))
+        parent_of = np.full(num_distinct, -1)
+        parent_of[blocks] = parent
+        known = np.zeros(num_distinct, bool)
+        known[blocks] = True
+        starts = known
+        if np.array_equal(parent_of[blocks], parent):
+            num_children = np.bincount(parent_of[known & (parent_of >= 0)], minlength=num_distinct)
+            cut_below = num_children != 1
+            cut_below[blocks[block_offsets[1:] - 1]] = True
+            starts = known & ((parent_of < 0) | cut_below[parent_of])
+        at = np.flatnonzero(starts[blocks])
+        number = np.cumsum(starts) - 1  # of the segment that a starting block opens
+        ids = number[blocks[at]]
+        num_blocks = np.zeros(int(number[-1]) + 1, np.int64)
+        num_blocks[ids] = np.diff(at, append=len(blocks))
+        return cls(ids, np.searchsorted(at, block_offsets), num_blocks.tolist())
+
+    def path(self, request: int) -> list[int]:
+        """Segments of one request, from the root."""
+        path: list[int] = self.ids[self.offsets[request] : self.offsets[request + 1]].tolist()
+        return path
+
+
+def _numbered(block_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+    """Ids as numbers 0..N-1, or as they are when they nearly are that."""
+    highest = int(block_ids.max())
+    if block_ids.min() >= 0 and highest < 4 * len(block_ids):
+        return block_ids, highest + 1
+    distinct, numbers = np.unique(block_ids, return_inverse=True)
+    return numbers, len(distinct)
+
+
+class SegmentCache:
+    """``BlockCache`` over segments: same arguments, same results, paths in segments.
+
+    Args:
+        segments: of the workload that will be served.
+        capacity_blocks, rule: as ``BlockCache``.
+    """
+
+    __slots__ = (
+        "_checkpoints",
+        "_clock",
+        "_log",
+        "_num_blocks",
+        "_num_cached",
+        "_num_logged",
+        "_resident",
+        "_touched",
+        "capacity_blocks",
+        "rule",
+    )
+
+    def __init__(
+        self, segments: Segments, capacity_blocks: int | None = None, rule: str = "junction"
+    ) -> None:
+        BlockCache(capacity_blocks, rule)  # raises on a bad capacity or rule
+        self.capacity_blocks = capacity_blocks
+        self.rule = rule
+        self._num_blocks = segments.num_blocks
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._resident: dict[int, int] = {}  # segment -> its leading blocks that are cached
+        self._touched: dict[int, int] = {}  # segment -> number of the touch that came last
+        self._log: deque[tuple[int, list[int]]] = deque()  # (touch, its path leaf first), by age
+        self._num_logged = 0
+        self._num_cached = 0
+        self._clock = 0
+        # segment -> numbers of its leading blocks after which a KDA state is kept
+        self._checkpoints: dict[int, list[int]] = {}
+
+    def match(self, path: Sequence[int]) -> int:
+        """Leading blocks of a path that are cached; never touches."""
+        resident, num_blocks = self._resident, self._num_blocks
+        depth = 0
+        for segment in path:
+            cached = resident.get(segment)
+            if cached is None:
+                break
+            depth += cached
+            if cached < num_blocks[segment]:
+                break
+        return depth
+
+    def usable(self, path: Sequence[int], matched: int, num_tokens: int) -> int:
+        """Tokens that a prompt can skip; see ``BlockCache.usable``."""
+        limit = min(matched, (num_tokens - 1) // BLOCK_LEN)
+        if self.rule == "dense":
+            return limit * BLOCK_LEN
+        checkpoints, num_blocks = self._checkpoints, self._num_blocks
+        above = deepest = 0
+        for segment in path:
+            if above >= limit:
+                break
+            for kept in checkpoints.get(segment, ()):
+                if deepest < above + kept <= limit:
+                    deepest = above + kept
+            above += num_blocks[segment]
+        return deepest * BLOCK_LEN
+
+    def store(self, path: Sequence[int], matched: int, num_tokens: int) -> None:
+        """A prompt was served; see ``BlockCache.store``."""
+        if self.capacity_blocks == 0:
+            return
+        self._touch(path)
+        if self.rule == "dense":
+            return
+        replay = (num_tokens - 1) // BLOCK_LEN
+        self._keep(path, replay)
+        if self.rule == "junction" and 0 < matched < replay:
+            self._keep(path, matched)
+
+    def _keep(self, path: Sequence[int], depth: int) -> None:
+        """Keep a checkpoint after ``depth`` blocks of the path, if those are cached."""
+        for segment in path:
+            if depth <= self._num_blocks[segment]:
+                if 0 < depth <= self._resident.get(segment, 0):
+                    kept = self._checkpoints.setdefault(segment, [])
+                    if depth not in kept:
+                        kept.append(depth)
+                return
+            depth -= self._num_blocks[segment]
+
+    def _touch(self, path: Sequence[int]) -> None:
+        leaf_first = list(path[::-1])
+        resident, num_blocks, touched = self._resident, self._num_blocks, self._touched
+        self._clock = clock = self._clock + 1
+        for segment in leaf_first:
+            self._num_cached += num_blocks[segment] - resident.get(segment, 0)
+            resident[segment] = num_blocks[segment]
+            touched[segment] = clock
+        if self.capacity_blocks is None:
+            return
+        self._log.append((clock, leaf_first))
+        self._num_logged += len(leaf_first)
+        if self._num_cached > self.capacity_blocks:
+            self._evict(self._num_cached - self.capacity_blocks)
+        if self._num_logged > _COMPACT_MIN and self._num_logged > 4 * len(resident):
+            self._compact()
+
+    def _evict(self, excess: int) -> None:
+        log, touched, resident = self._log, self._touched, self._resident
+        self._num_cached -= excess
+        while excess:
+            clock, path = log.popleft()
+            self._num_logged -= len(path)
+            for index, segment in enumerate(path):
+                if touched.get(segment) != clock:
+                    continue  # touched again later
+                cached = resident[segment]
+                if cached > excess:
+                    resident[segment] = cached - excess
+                    self._forget_below(segment, cached - excess)
+                    excess = 0
+                else:
+                    excess -= cached
+                    del resident[segment], touched[segment]
+                    self._checkpoints.pop(segment, None)
+                if not excess:
+                    log.appendleft((clock, path[index:]))
+                    self._num_logged += len(path) - index
+                    break
+
+    def _compact(self) -> None:
+        """Drop the dead part of the log; the live rest keeps its order."""
+        touched = self._touched
+        live = (
+            (clock, [segment for segment in path if touched.get(segment) == clock])
+            for clock, path in self._log
+        )
+        self._log = deque(entry for entry in live if entry[1])
+        self._num_logged = len(touched)
+
+    def _forget_below(self, segment: int, cached: int) -> None:
+        """Checkpoints leave with the blocks that end at their boundary."""
+        left = [kept for kept in self._checkpoints.pop(segment, ()) if kept <= cached]
+        if left:
+            self._checkpoints[segment] = left
+
+    def __len__(self) -> int:
+        """Cached blocks."""
+        return self._num_cached
+
+    @property
+    def num_checkpoints(self) -> int:
+        """Kept checkpoints; under ``dense`` every cached block counts."""
+        if self.rule == "dense":
+            return self._num_cached
+        return sum(map(len, self._checkpoints.values()))

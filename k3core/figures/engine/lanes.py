@@ -246,14 +246,16 @@ def _flags(canvas: _Canvas, flags: pd.DataFrame, saving: pd.DataFrame) -> list[a
 def _saving(canvas: _Canvas, saving: pd.DataFrame) -> list[alt.Chart]:
     """The line between both first tokens of the second request."""
     span = saving[saving["end"] > saving["begin"]].assign(
-        top=_LANE_TOP["with_prefix"] + _FLAG[1] + 2, cold=_LANE_TOP["without_prefix"] + _BAR[1]
+        top=_LANE_TOP["with_prefix"] + _FLAG[1] + 2,
+        cold=_LANE_TOP["without_prefix"] + _BAR[1],
+        above=_LANE_TOP["with_prefix"],
     )
     base = alt.Chart(span)
     distance = base.mark_rule(color=style.ACCEPTED, strokeWidth=2).encode(
         canvas.x(), alt.X2("end:Q"), canvas.y()
     )
     drop = base.mark_rule(color=style.ACCEPTED, strokeDash=[3, 3], strokeWidth=1.5).encode(
-        canvas.x("end"), canvas.y("cold"), alt.Y2("top:Q")
+        canvas.x("end"), canvas.y("cold"), alt.Y2("above:Q")
     )
     return [distance, drop]
 

@@ -21,6 +21,9 @@ _LINES = alt.Legend(
     symbolType="stroke",
     symbolSize=300,
 )
+_PAIR = alt.Legend(
+    orient="top", columns=alt.expr("width < 240 ? 1 : 2"), labelExpr=style.label_expr()
+)
 _TOKENS = alt.Scale(type="log", base=2, domain=[512, 2**20], nice=False)
 _TOKENS_AXIS = alt.Axis(
     title="engine.axis.text_len",
@@ -130,7 +133,7 @@ def fig_engine_before_after(tables: Tables) -> dict[str, Chart]:
             share.axis(title="engine.axis.share", format="%", values=[0, 0.25, 0.5, 0.75, 1]),
             metric,
             offset,
-            alt.Color("lane:N").scale(_CACHES).legend(style.legend()).title(None),
+            alt.Color("lane:N").scale(_CACHES).legend(_PAIR).title(None),
             tooltip=[
                 alt.Tooltip("metric_text:N", title="engine.axis.metric"),
                 alt.Tooltip("lane_text:N", title="engine.axis.lane"),
@@ -168,9 +171,9 @@ def draft_pictures(tables: Tables) -> dict[str, Chart]:
         ),
     ).properties(height=270, title="engine.panel.per_step")
     wasted = (
-        by_draft.mark_bar(color=style.REJECTED, size=14)
+        by_draft.mark_bar(color=style.REJECTED)
         .encode(
-            k,
+            alt.X("draft_len:O").axis(title="engine.axis.draft_len", labelAngle=0),
             alt.Y("rejected_tokens:Q").axis(title="engine.axis.rejected", tickMinStep=1),
             alt.Opacity("now:N").scale(domain=[False, True], range=[0.45, 1.0]).legend(None),
             tooltip=tooltip,

@@ -83,7 +83,7 @@ def gantt(stays: pd.DataFrame, num_ops: int, panel: str) -> Panel:
                 legend=style.legend(),
                 title=None,
             ),
-            alt.Stroke(
+            alt.Color(
                 "end:N",
                 scale=alt.Scale(domain=list(_ENDS), range=[style.ACCEPTED, style.REJECTED]),
                 legend=style.legend(),
@@ -137,7 +137,7 @@ def pops(table: pd.DataFrame) -> Panel:
                 legend=words,
                 title=None,
             ),
-            alt.Stroke(
+            alt.Color(
                 "ring:N",
                 scale=alt.Scale(domain=domain, range=[style.ACCEPTED, style.REJECTED]),
                 legend=words,
@@ -220,7 +220,7 @@ def timing(table: pd.DataFrame) -> Panel:
                 legend=style.legend(),
                 title=None,
             ),
-            alt.Stroke(
+            alt.Color(
                 "status:N",
                 scale=alt.Scale(domain=["overwriting"], range=[style.REJECTED]),
                 legend=style.legend(),

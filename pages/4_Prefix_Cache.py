@@ -122,6 +122,11 @@ params: dict[str, Any] = {
     "seed": v.seed,
 }
 found = page.study(studies.lookup, **params)
+reason = page.t(
+    f"reason.{found.reason or 'nothing'}",
+    groups=", ".join(map(str, found.gap_groups)),
+    at=count_text(found.gap_tokens),
+)
 page.metrics(
     ui.Metric(
         "reused",
@@ -133,7 +138,7 @@ page.metrics(
         "lost",
         page.t("unit.tokens", count=count_text(found.lost_tokens)),
         "live",
-        page.t(f"reason.{found.reason or 'nothing'}"),
+        reason,
     ),
     ui.Metric(
         "computed",
@@ -168,7 +173,7 @@ page.section(
     tables={"account": found.tables["account"], "checkpoints": found.tables["checkpoints"]},
     mla=count_text(found.mla_tokens),
     usable=count_text(found.matched_tokens),
-    reason=page.t(f"reason.{found.reason or 'nothing'}"),
+    reason=reason,
 )
 missed = page.study(
     studies.misses,
@@ -205,8 +210,11 @@ page.section(
     figures.ladder_picture(steps.tables),
     columns=1,
     tables=steps.tables,
-    lookups=steps.num_lookups,
-    below=steps.num_below,
+    finding=page.t(
+        "ladder.flat" if steps.num_below else "ladder.full",
+        below=steps.num_below,
+        lookups=steps.num_lookups,
+    ),
 )
 
 work = page.study(

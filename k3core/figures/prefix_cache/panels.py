@@ -119,10 +119,11 @@ def _chain(chain: pd.DataFrame) -> alt.LayerChart:
         .encode(alt.X("to:Q").scale(x_scale).axis(None), alt.Y("tip:Q").scale(y_scale).axis(None))
     )
     names = ["chain_parent", "chain_tokens", "chain_hash"]
+    head_rows = pd.DataFrame({"head": names, "x": [0.17, 0.5, 0.83], "y": -0.7})
+    if not len(chain):
+        head_rows.loc[3] = ["chain_empty", 0.5, 0.0]
     heads = (
-        style.labelled(
-            alt.Chart(pd.DataFrame({"head": names, "x": [0.17, 0.5, 0.83], "y": -0.7})), "head"
-        )
+        style.labelled(alt.Chart(head_rows), "head")
         .mark_text(fontSize=12, fontWeight="bold")
         .encode(x, y, alt.Text("head_text:N"))
     )

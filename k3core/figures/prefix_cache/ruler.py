@@ -22,7 +22,7 @@ _AXIS_HEIGHT = 58  # the dashboard counts the axis into the height of a chart
 _DOMAINS = tuple(base * 2**power for power in range(7, 14) for base in (2, 3))
 _PLOT_WIDTH = 1000  # of a desktop page; decides how large neighbouring diamonds may be
 _LARGEST_DIAMOND, _SMALLEST_DIAMOND = 260.0, 14.0
-_TEXT_ROOM = 0.085  # share of the axis that a word and a number need
+_TEXT_ROOM = 0.11  # share of the axis that a word and a number need
 _INK = "#202124"  # on top of the filled segments, in both themes
 
 _SEGMENT_KINDS = ["reused", "lost", "new", "shared", "own"]
@@ -39,7 +39,8 @@ _OWN_SCALES = ("fillOpacity", "strokeDash", "strokeWidth", "strokeOpacity")
 def main_picture(tables: Tables) -> alt.LayerChart:
     """What the second prompt reuses, loses and computes, above what the cache holds for it.
 
-    Tables: ``segments``, ``first``, ``blocks``, ``checkpoints`` and ``rules`` of ``LookupStudy``.
+    Tables: ``segments``, ``first``, ``kept``, ``blocks``, ``checkpoints`` and ``rules`` of
+    ``LookupStudy``.
     """
     return ruler(tables)
 
@@ -50,7 +51,7 @@ def ruler(
     """The picture itself.
 
     Args:
-        footer: one line of text below, as rows of ``code`` (a label) and ``number``.
+        footer: lines of text below, as rows of ``code`` (a label) and ``number``.
         title: catalogue key.
     """
     bars = pd.concat(
@@ -62,7 +63,7 @@ def ruler(
     )
     groups = _group_rows(tables)
     bottom = max(groups.values()) + 24
-    height = bottom + _RULE_TEXT_STEP * (3 if footer is None else 5)
+    height = bottom + _RULE_TEXT_STEP * (3 if footer is None else 4 + len(footer))
     x_scale = alt.Scale(domain=[0, domain_end(int(bars["end"].max()))], nice=False)
     y_scale = alt.Scale(domain=[0, height], reverse=True, nice=False)
     layers = [
@@ -74,8 +75,11 @@ def ruler(
     layers += _rules(tables["rules"], bottom, x_scale, y_scale)
     if len(tables["checkpoints"]):
         layers.append(_diamonds(tables["checkpoints"], groups, x_scale, y_scale))
+    if len(tables["kept"]):
+        layers.append(_kept(tables["kept"], x_scale, y_scale))
     if footer is not None:
-        layers.append(_footer(footer, height - _RULE_TEXT_STEP * 0.6, x_scale, y_scale))
+        row = height - _RULE_TEXT_STEP * (len(footer) - 0.2)
+        layers.append(_footer(footer, row, x_scale, y_scale))
     own: dict[str, Any] = dict.fromkeys(_OWN_SCALES, "independent")
     return alt.LayerChart(
         layer=layers,
@@ -160,8 +164,18 @@ def _bar_texts(bars: pd.DataFrame, x_scale: alt.Scale, y_scale: alt.Scale) -> li
     inks = [(texts[dark], {"color": _INK}), (texts[~dark], {})]
     return [
         style.labelled(alt.Chart(part), "kind")
-        .transform_calculate(text="datum.kind_text + ' ' + format(datum.tokens, ',')")
-        .mark_text(fontWeight="bold", fontSize=12, **ink)
+        .transform_calculate(
+            number="format(datum.tokens, ',')",
+            text=f"datum.half < {_PROMPT_HALF} ? datum.kind_text + ' ' + datum.number"
+            " : [datum.kind_text, datum.number]",
+        )
+        .mark_text(
+            fontWeight="bold",
+            fontSize=12,
+            lineHeight=15,
+            dy=alt.ExprRef(expr=f"datum.half < {_PROMPT_HALF} ? 0 : -7"),
+            **ink,
+        )
         .encode(
             alt.X("centre:Q").scale(x_scale),
             alt.Y("middle:Q").scale(y_scale),
@@ -191,7 +205,7 @@ def _blocks(blocks: pd.DataFrame, x_scale: alt.Scale, y_scale: alt.Scale) -> alt
             alt.Y("top:Q").scale(y_scale),
             alt.Y2("bottom:Q"),
             alt.FillOpacity("status:N")
-            .scale(type="ordinal", domain=_BLOCKS, range=[1.0, 1.0, style.PALE, 0.14])
+            .scale(type="ordinal", domain=_BLOCKS, range=[1.0, 1.0, style.PALE, 0.2])
             .legend(None),
             alt.StrokeOpacity("status:N")
             .scale(type="ordinal", domain=_BLOCKS, range=[0.0, 0.0, 1.0, 0.0])
@@ -247,6 +261,22 @@ def _diamonds(
     )
 
 
+def _kept(kept: pd.DataFrame, x_scale: alt.Scale, y_scale: alt.Scale) -> alt.Chart:
+    """Where the first prompt left states, on its own bar: also beyond the shared part."""
+    return (
+        alt.Chart(kept.assign(row_y=_FIRST))
+        .mark_point(shape="diamond", size=26, opacity=1, filled=True, color=style.KDA)
+        .encode(
+            alt.X("boundary:Q").scale(x_scale),
+            alt.Y("row_y:Q").scale(y_scale),
+            tooltip=[
+                alt.Tooltip("boundary:Q", format=",", title="prefix_cache.axis.kept"),
+                alt.Tooltip("states:Q", title="prefix_cache.axis.states"),
+            ],
+        )
+    )
+
+
 def _rules(
     rules: pd.DataFrame, bottom: int, x_scale: alt.Scale, y_scale: alt.Scale
 ) -> list[alt.Chart]:
@@ -297,7 +327,7 @@ def _footer(footer: pd.DataFrame, row: float, x_scale: alt.Scale, y_scale: alt.S
     ]
     return (
         alt.Chart(pd.DataFrame({"row_y": [row], "left": [0]}))
-        .transform_calculate(text=" + ' · ' + ".join(words))
-        .mark_text(align="left", fontSize=13, fontWeight="bold")
+        .transform_calculate(text=f"[{', '.join(words)}]")
+        .mark_text(align="left", fontSize=12, fontWeight="bold", lineHeight=_RULE_TEXT_STEP)
         .encode(alt.X("left:Q").scale(x_scale), alt.Y("row_y:Q").scale(y_scale), alt.Text("text:N"))
     )

@@ -26,7 +26,8 @@ class LookupStudy:
 
     Attributes:
         tables: ``segments`` (the second prompt: reused, lost, new), ``first`` (the first prompt:
-            shared, own), ``blocks`` (full blocks of the second prompt with their hashes),
+            shared, own), ``kept`` (its boundaries with states), ``blocks`` (full blocks of the
+            second prompt with their hashes),
             ``checkpoints`` (group x boundary on the shared path), ``rules`` (usable, deepest, cap),
             ``flow`` (the two stages with this run's numbers), ``chain`` (the first blocks' hashes),
             ``account`` (tokens per reason).
@@ -36,6 +37,8 @@ class LookupStudy:
         registered_tokens: deepest match had every block been ready.
         cap_tokens: last boundary below the prompt's end.
         reason: why known tokens are not reused, or None.
+        gap_tokens: deepest boundary passed over that has some groups, 0 if none.
+        gap_groups: the groups missing there.
         kept_boundaries: boundaries at which the first prompt keeps checkpoints, those with a
             missing group included.
         num_states: checkpoints kept, each group counted.
@@ -50,6 +53,8 @@ class LookupStudy:
     registered_tokens: int
     cap_tokens: int
     reason: str | None
+    gap_tokens: int
+    gap_groups: tuple[int, ...]
     kept_boundaries: tuple[int, ...]
     num_states: int
     kept_bytes: int
@@ -134,6 +139,7 @@ def lookup(
         prompt_len, shared_len, first_tail, block_tokens, num_groups, kept, missing, ready, seed
     )
     hit = scene.cache.lookup(scene.prompt)
+    gap = hit.missing_groups.get(hit.partial_tokens, ())
     views = view_tables(scene, hit)
     account = pd.DataFrame(hit.loss_account().items(), columns=["code", "tokens"])
     num_states = sum(
@@ -154,6 +160,8 @@ def lookup(
         registered_tokens=hit.registered_tokens,
         cap_tokens=hit.cap_tokens,
         reason=hit.reason,
+        gap_tokens=hit.partial_tokens if gap else 0,
+        gap_groups=gap,
         kept_boundaries=kept,
         num_states=num_states,
         kept_bytes=round(full * num_states / num_groups),

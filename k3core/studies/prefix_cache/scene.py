@@ -167,6 +167,15 @@ def _checkpoints(scene: Scene, hit: PrefixHit) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["group", "row", "boundary", "status", "hash"])
 
 
+def _kept(scene: Scene, num_groups: int) -> pd.DataFrame:
+    """Boundaries of the first prompt's rule and how many groups left a state there."""
+    rows = [
+        (at, sum((at, group) not in scene.missing for group in range(num_groups)))
+        for at in scene.kept
+    ]
+    return pd.DataFrame([row for row in rows if row[1]], columns=["boundary", "states"])
+
+
 def _rules(hit: PrefixHit) -> pd.DataFrame:
     return pd.DataFrame(
         {
@@ -207,6 +216,7 @@ def view_tables(scene: Scene, hit: PrefixHit) -> dict[str, pd.DataFrame]:
     return {
         "segments": _segments(hit),
         "first": _first_segments(scene),
+        "kept": _kept(scene, hit.num_kda_groups),
         "blocks": _blocks(scene, hit),
         "checkpoints": _checkpoints(scene, hit),
         "rules": _rules(hit),

@@ -1,0 +1,125 @@
+"""The prefix page in the app: presets fill the controls, every control acts, bad links noted."""
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+PAGE = "pages/4_Prefix_Cache.py"
+
+
+def open_page(**query):
+    app = AppTest.from_file(f"../{PAGE}", default_timeout=60)
+    for key, value in query.items():
+        app.query_params[key] = value
+    return app.run()
+
+
+def shown(app):
+    """Everything on the page that holds a number."""
+    assert not app.exception
+    assert not app.error
+    metrics = [(m.label, m.value, m.delta) for m in app.metric]
+    formulas = [m.value for m in app.get("latex")]
+    words = [m.value for kind in (app.markdown, app.subheader) for m in kind]
+    return metrics, formulas, words
+
+
+@pytest.fixture(scope="module")
+def default():
+    return shown(open_page())
+
+
+def test_first_screen_shows_the_case_of_the_picture(default):
+    values = [value for _, value, _ in default[0]]
+    assert values == ["3,072 tokens", "1,024 tokens", "2,128 tokens", "196.4 MiB"]
+
+
+def test_every_chart_is_there_and_no_text_is_missing():
+    app = open_page()
+    assert len(app.get("vega_lite_chart")) == 10
+    texts = [e.value for kind in (app.markdown, app.caption, app.subheader) for e in kind]
+    texts += [m.label for m in app.metric] + [m.delta for m in app.metric]
+    assert not [text for text in texts if "⟦" in text]
+
+
+CASES = {
+    "healthy": ("4,096 tokens", "0 tokens"),
+    "no_checkpoint": ("0 tokens", "4,096 tokens"),
+    "last_token": ("3,584 tokens", "512 tokens"),
+    "not_ready": ("0 tokens", "4,096 tokens"),
+    "fork": ("0 tokens", "4,096 tokens"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_case_fills_the_controls(case):
+    metrics = shown(open_page(prefix_case=case))[0]
+    assert (metrics[0][1], metrics[1][1]) == CASES[case]
+
+
+def test_choosing_a_case_resets_what_was_moved():
+    app = open_page(prefix_prompt="9000")
+    assert app.slider(key="prefix_prompt").value == 9000
+    app.button_group(key="prefix_case").set_value("healthy").run()
+    assert app.slider(key="prefix_prompt").value == 5200
+    assert "prefix_prompt" not in app.query_params
+    assert app.query_params["prefix_case"] == "healthy"
+    assert app.metric[0].value == "4,096 tokens"
+
+
+def test_a_link_keeps_a_case_and_what_was_moved_after_it():
+    app = open_page(prefix_case="healthy", prefix_prompt="9000")
+    assert app.slider(key="prefix_prompt").value == 9000
+
+
+ENDS = {
+    "prefix_prompt": ("64", "16384"),
+    "prefix_shared": ("0", "5200"),
+    "prefix_tail": ("4096",),
+    "prefix_ready": ("0",),
+    "prefix_block": ("128", "2048"),
+    "prefix_groups": ("2", "6"),
+    "prefix_policy": ("last", "none"),
+    "prefix_every": ("1", "8"),
+    "prefix_missing": ("none", "all", "0"),
+    "prefix_missing_at": ("1024",),
+    "prefix_cost_model": ("kimi-linear-48b", "glm-5.3-flash"),
+    "prefix_cost_len": ("4000", "1000000"),
+    "prefix_cost_new": ("1", "64000"),
+    "seed": ("20",),
+}
+
+
+@pytest.mark.parametrize(("key", "raw"), [(k, raw) for k, ends in ENDS.items() for raw in ends])
+def test_each_control_at_its_ends_changes_numbers(default, key, raw):
+    app = open_page(**{key: raw})
+    assert not app.warning
+    assert shown(app) != default
+
+
+def test_a_single_group_is_all_groups():
+    metrics = shown(open_page(prefix_groups="1", prefix_missing="0", prefix_case="one_short"))[0]
+    assert metrics[1][1:] == ("1,024 tokens", "no state was kept there")
+
+
+@pytest.mark.parametrize(
+    ("key", "raw"),
+    [
+        ("prefix_prompt", "63"),
+        ("prefix_block", "500"),
+        ("prefix_case", "x"),
+        ("prefix_missing", "5"),
+        ("prefix_missing_at", "77"),
+    ],
+)
+def test_a_bad_link_falls_back_with_a_note(default, key, raw):
+    app = open_page(**{key: raw})
+    assert raw in app.warning[0].value
+    assert shown(app)[0] == default[0]
+
+
+def test_controls_that_do_not_act_are_not_offered():
+    app = open_page(prefix_case="no_checkpoint")
+    keys = {
+        widget.key for kind in ("slider", "select_slider", "selectbox") for widget in app.get(kind)
+    }
+    assert not {"prefix_every", "prefix_missing", "prefix_missing_at"} & keys

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from k3core.decode import DraftProjections
@@ -121,6 +123,11 @@ def same_bits(left: Tensor, right: Tensor) -> bool:
     if left.dtype != right.dtype or left.shape != right.shape:
         return False
     return left.contiguous().view(torch.uint8).equal(right.contiguous().view(torch.uint8))
+
+
+def largest_difference(left: ArrayLike, right: ArrayLike) -> float:
+    """Largest absolute difference of two arrays, 0 for empty ones."""
+    return float(np.abs(np.asarray(left) - np.asarray(right)).max(initial=0.0))
 
 
 def shares_memory(*tensors: Tensor) -> bool:

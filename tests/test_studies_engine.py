@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pandas as pd
@@ -15,6 +16,7 @@ from k3core.studies.engine import (
     before_after,
     growth,
     pass_cost,
+    render_text,
     token_word,
 )
 
@@ -211,6 +213,20 @@ def test_bad_values_raise(name: str, value: int) -> None:
 def test_a_degree_that_does_not_divide_the_heads_raises() -> None:
     with pytest.raises(ValueError, match="5"):
         growth(tp=5)
+
+
+def test_the_text_report_holds_the_numbers_of_the_run(study: EngineStudy) -> None:
+    report = "\n".join(render_text(study))
+    for part in ("1,024", "787.06", "× 0.14", "15 of 31", "0 of 6,144", "PASS"):
+        assert part in report
+    assert "⟦" not in report
+
+
+def test_facts_are_plain_json(study: EngineStudy) -> None:
+    facts = json.loads(json.dumps(study.as_dict(), allow_nan=False))
+    assert facts["reused_tokens"] == 1024
+    assert facts["compare"][0]["with_prefix"] == 76
+    assert facts["exact"][1]["same_tokens"] is True
 
 
 def test_all_pictures_can_be_drawn_from_the_defaults(study: EngineStudy) -> None:

@@ -8,7 +8,8 @@ every machine; milliseconds of this CPU stand beside them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import pandas as pd
 
@@ -76,6 +77,16 @@ class EngineStudy:
     def share(self) -> float:
         """Time to the first token with the prefix over the time without."""
         return self.first_token_with / self.first_token_without
+
+    def as_dict(self) -> dict[str, Any]:
+        """Facts, the comparison and the checks as plain JSON values."""
+        facts = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name != "tables"
+        }
+        tables = {name: self.tables[name].to_dict("records") for name in ("compare", "exact")}
+        return {**facts, **tables}
 
 
 def before_after(

@@ -82,14 +82,13 @@ def _chain(chain: pd.DataFrame) -> alt.LayerChart:
     )
     boxes = (
         style.labelled(alt.Chart(cells[cells["boxed"]]), "status")
-        .mark_rect(cornerRadius=4)
+        .mark_rect(cornerRadius=4, stroke=style.NEUTRAL)
         .encode(
             alt.X("left:Q").scale(x_scale).axis(None),
             alt.X2("right:Q"),
             alt.Y("top:Q").scale(y_scale).axis(None),
             alt.Y2("bottom:Q"),
             alt.Fill("box:N").scale(_CHAIN_COLOURS).legend(None),
-            alt.Stroke("box:N").scale(_CHAIN_COLOURS).legend(None),
             alt.FillOpacity("box:N")
             .scale(type="ordinal", domain=_CHAIN_BOXES, range=[0.15, 0.3, 0.3, 0.12, 0.0])
             .legend(None),

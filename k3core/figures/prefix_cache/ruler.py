@@ -262,10 +262,10 @@ def _diamonds(
 
 
 def _kept(kept: pd.DataFrame, x_scale: alt.Scale, y_scale: alt.Scale) -> alt.Chart:
-    """Where the first prompt left states, on its own bar: also beyond the shared part."""
+    """Where the first prompt left states, below its bar: also beyond the shared part."""
     return (
-        alt.Chart(kept.assign(row_y=_FIRST))
-        .mark_point(shape="diamond", size=26, opacity=1, filled=True, color=style.KDA)
+        alt.Chart(kept.assign(row_y=_FIRST + _FIRST_HALF + 7))
+        .mark_point(shape="diamond", size=50, opacity=1, filled=True, color=style.KDA)
         .encode(
             alt.X("boundary:Q").scale(x_scale),
             alt.Y("row_y:Q").scale(y_scale),

@@ -87,7 +87,14 @@ def figure_spec(name: str, lang: str = "en") -> dict[str, Any]:
     panels = figure.panels(figure.run()).values()
     chart = alt.concat(*(panel.properties(width=PANEL_WIDTH) for panel in panels), columns=2)
     chart = chart.properties(title=alt.TitleParams(f"common.figure.{name}", fontSize=18, dy=-8))
-    chart = chart.resolve_scale(color="independent", shape="independent", size="independent")
+    chart = chart.resolve_scale(
+        color="independent",
+        shape="independent",
+        size="independent",
+        stroke="independent",
+        strokeDash="independent",
+        opacity="independent",
+    )
     dressed = dress(chart, figure.subsystem, lang).configure_view(stroke=None)
     with alt.data_transformers.enable("default", max_rows=None):
         spec: dict[str, Any] = dressed.to_dict()

@@ -81,8 +81,8 @@ else:
             for code in checks["outcome"]
         ],
         "counted": [
-            "" if pd.isna(row.seen) else f"{row.seen:,.6g} / {row.expected:,.6g}"
-            for row in checks.itertuples()
+            studies.counts_text(*pair)
+            for pair in zip(checks["seen"], checks["expected"], strict=True)
         ],
         "kind": [page.t(f"label.{code}") for code in checks["kind"]],
         "id": checks["id"].tolist(),

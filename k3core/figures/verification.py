@@ -234,8 +234,8 @@ def _selected_column(
 def fig_break_it(tables: Tables) -> dict[str, alt.LayerChart]:
     """Healthy and broken value of each row of the matrix, with its tolerance.
 
-    Tables: ``cells`` of ``MatrixResult``; ``selected`` (the fault) of ``VerificationResult``, without
-    which the healthy values stand alone.
+    Tables: ``cells`` of ``MatrixResult``; ``selected`` of ``VerificationResult`` for the fault,
+    without which the healthy values stand alone.
     """
     cells = tables["cells"]
     fault = "healthy" if "selected" not in tables else str(tables["selected"]["fault"].iloc[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import pandas as pd
@@ -53,9 +54,9 @@ class VerificationResult:
             (catalogue key of the claim), ``error``.
         selected: the ``fault`` that was switched on.
 
-    ``outcome`` says what the verdict means under the fault: ``pass`` or ``fail`` on a healthy
-    subject and for rows that the fault cannot touch; else ``caught``, ``blind``, ``missed`` (had to
-    catch it and did not) or ``alarm`` (failed without being expected to).
+    ``outcome`` says what the verdict means: ``pass`` or ``fail`` on a healthy subject; under a
+    fault ``caught``, ``blind``, ``missed`` (had to catch it and did not), ``alarm`` (failed without
+    being expected to), or ``pass`` for rows that the fault does not touch.
     """
 
     tables: dict[str, pd.DataFrame]
@@ -319,18 +320,15 @@ def render_text(result: VerificationResult, lang: str = DEFAULT_LANGUAGE) -> lis
     """The checks as lines of text: one per row, each ending in PASS or FAIL, then the counts."""
     lines = []
     for row in result.tables["checks"].itertuples():
-        counts = ""
-        if row.seen == row.seen:  # not NaN: something was counted
-            counts = t("verification.cli.counted", lang).format(
-                seen=f"{row.seen:,.6g}", expected=f"{row.expected:,.6g}"
-            )
-        note = row.outcome if row.outcome not in ("pass", "fail") else ""
-        lines.append(
-            f"{row.page:<13} {row.id:<57} {row.kind:<10} {error_text(row.deviation):>8} <= "
-            f"{error_text(row.tolerance):<8} {counts:<40} {note:<7} {row.verdict.upper()}"
-        )
         if row.error:
-            lines.insert(-1, f"  {row.id}: {row.error}")
+            lines.append(f"  {row.id}: {row.error}")
+        note = "" if row.outcome in ("pass", "fail") else row.outcome
+        relation = "<=" if row.verdict == "pass" else "> "
+        lines.append(
+            f"{row.page:<13} {row.id:<57} {row.kind:<10} {error_text(row.deviation):>8} {relation} "
+            f"{error_text(row.tolerance):<8} {counts_text(row.seen, row.expected):<20} "
+            f"{note:<7} {row.verdict.upper()}"
+        )
     lines += [
         "",
         t(
@@ -350,6 +348,12 @@ def render_text(result: VerificationResult, lang: str = DEFAULT_LANGUAGE) -> lis
     return lines
 
 
+def counts_text(seen: float, expected: float) -> str:
+    """``512 / 512``; one number when nothing is expected (NaN), empty when nothing counted."""
+    numbers = (f"{value:,.6g}" for value in (seen, expected) if not math.isnan(value))
+    return " / ".join(numbers)
+
+
 def _case(fault: str, seed: int, correlated: bool, dtype: str) -> Case:
     require_count("seed", seed)
     require(dtype in DTYPES, f"dtype={dtype!r} is unknown; allowed: {', '.join(DTYPES)}")
@@ -357,8 +361,10 @@ def _case(fault: str, seed: int, correlated: bool, dtype: str) -> Case:
 
 
 def _outcome(check_id: str, fault: str, passed: bool) -> str:
-    if fault == HEALTHY or check_id not in EXPECTED:
+    if fault == HEALTHY:
         return "pass" if passed else "fail"
+    if check_id not in EXPECTED:
+        return "pass" if passed else "alarm"
     must_catch = fault in EXPECTED[check_id]
     if passed:
         return "missed" if must_catch else "blind"

@@ -12,6 +12,7 @@ from k3core.studies import fleet as studies
 from k3core.ui.controls import Values
 from k3core.units import count_text, percent_text, seconds_text
 
+MAX_REQUESTS = 12_500  # of a trace: every router replays them, twice where timestamps are coarse
 SCENES = ("ring", "failover", "admission", "simulation")
 
 page = ui.frame("fleet")
@@ -43,6 +44,13 @@ with scene_place:
     scene = page.choice("fleet_scene", SCENES)
 
 
+def request_counts(values: Values) -> tuple[int, ...]:
+    if trace is None:
+        return (600, 1200, 1800, 3000)
+    most = min(trace.num_requests, MAX_REQUESTS)
+    return (*(count for count in (600, 1200, 1800, 3000, 6000) if count < most), most)
+
+
 def run_minutes(values: Values) -> int:
     if trace is not None:
         return max(2, round(trace.minutes))
@@ -55,12 +63,7 @@ def has_budgets(values: Values) -> bool:
 
 synthetic = trace is None
 v = page.controls(
-    ui.Steps(
-        "fleet_requests",
-        1800,
-        "workload",
-        options=(600, 1200, 1800, 3000) if synthetic else (600, 1200, 1800, 3000, 6000, 12000),
-    ),
+    ui.Steps("fleet_requests", 1800, "workload", options=request_counts),
     ui.Steps(
         "fleet_sessions",
         1500,
@@ -88,14 +91,30 @@ v = page.controls(
     ui.Steps("fleet_blocks", 4000, "fleet", options=(250, 500, 1000, 2000, 4000, 8000, 16000)),
     ui.Choice("fleet_cost", "kimi-k3", "fleet", options=tuple(COST_PRESETS)),
     ui.Choice("fleet_rule", "junction", "fleet", options=CHECKPOINT_RULES),
-    ui.Slider("kill_cluster", 3, "failure", low=0, high=lambda x: x["cluster_count"] - 1),
+    ui.Slider("kill_cluster", 3, "failure", low=0, high=lambda values: values["cluster_count"] - 1),
     ui.Slider("kill_minute", 6, "failure", low=0, high=run_minutes),
-    ui.Slider("down_minutes", 4, "failure", low=0, high=30, shown=lambda x: x["kill_minute"] > 0),
+    ui.Slider(
+        "down_minutes", 4, "failure", low=0, high=30, shown=lambda values: values["kill_minute"] > 0
+    ),
     ui.Choice("fleet_admission", "none", "admission", options=("none", "reject", "queue")),
-    ui.Slider("budget_short", 12, "admission", low=1, high=64, shown=has_budgets),
-    ui.Slider("budget_long", 12, "admission", low=1, high=64, shown=has_budgets),
     ui.Slider("weight_short", 1, "admission", low=1, high=8, shown=has_budgets),
     ui.Slider("weight_long", 3, "admission", low=1, high=16, shown=has_budgets),
+    ui.Slider(
+        "budget_short",
+        12,
+        "admission",
+        low=lambda values: values["weight_short"],
+        high=64,
+        shown=has_budgets,
+    ),
+    ui.Slider(
+        "budget_long",
+        12,
+        "admission",
+        low=lambda values: values["weight_long"],
+        high=64,
+        shown=has_budgets,
+    ),
 )
 params = {
     "trace": trace.key if trace else "",

@@ -29,7 +29,10 @@ def percent_text(share: float, digits: int = 1) -> str:
 def seconds_text(seconds: float) -> str:
     """``0.0123`` -> ``"12.3 ms"``; three significant digits, from microseconds to seconds."""
     magnitude = abs(seconds)
-    factor, unit = (1.0, "s") if magnitude >= 1 else (1e3, "ms") if magnitude >= 1e-3 else (1e6, "µs")
+    if magnitude >= 1:
+        factor, unit = 1.0, "s"
+    else:
+        factor, unit = (1e3, "ms") if magnitude >= 1e-3 else (1e6, "µs")
     value = seconds * factor
     return f"{value:,.0f} {unit}" if abs(value) >= 1000 else f"{value:.3g} {unit}"
 

@@ -117,7 +117,7 @@ def main_picture(tables: Tables) -> alt.LayerChart:
             alt.Text("text:N"),
         )
     )
-    layers = alt.layer(squares, tokens, cut, sums).resolve_scale(shape="independent")
+    layers = style.layer(squares, tokens, cut, sums).resolve_scale(shape="independent")
     return layers.properties(height=_LANE_HEIGHT * len(LANES))
 
 
@@ -170,7 +170,7 @@ def fig_replay_principle(tables: Tables) -> dict[str, alt.Chart | alt.LayerChart
     order = ["all", "partial", "none"]
     scenario_base = style.labelled(alt.Chart(tables["scenarios"]), "scenario")
     y = alt.Y("scenario:N").sort(order).axis(labelExpr=style.label_expr(), title=None)
-    scenarios = alt.layer(
+    scenarios = style.layer(
         scenario_base.mark_bar().encode(
             alt.X("output_steps:Q").axis(
                 title="decode.axis.output_steps", format="d", tickMinStep=1
@@ -238,7 +238,7 @@ def fig_snapshot_cost(tables: Tables) -> dict[str, alt.Chart | alt.LayerChart]:
         .mark_rule(strokeDash=[5, 4], color=style.NEUTRAL)
         .encode(alt.Y("one:Q"))
     )
-    grows = alt.layer(
+    grows = style.layer(
         border,
         by_dk.mark_line(color=style.SNAPSHOT).encode(dk, alt.Y("ratio:Q").axis(ratio_axis)),
         by_dk.mark_point(filled=True, size=70, opacity=1).encode(
@@ -303,7 +303,7 @@ def fig_replay_consistency(tables: Tables) -> dict[str, alt.Chart | alt.LayerCha
     )
     cells = alt.Chart(tables["by_accepted"])
     x = alt.X("accepted:O").axis(title="decode.axis.accepted", labelAngle=0)
-    strip = alt.layer(
+    strip = style.layer(
         cells.mark_rect(cornerRadius=3, stroke="white", strokeWidth=2, opacity=0.85).encode(
             x,
             verdict,
@@ -316,7 +316,7 @@ def fig_replay_consistency(tables: Tables) -> dict[str, alt.Chart | alt.LayerCha
             x, alt.Text("elements_different:Q")
         ),
     ).properties(height=130, title="decode.panel.bit_equal")
-    oracle = alt.layer(
+    oracle = style.layer(
         alt.Chart(pd.DataFrame({"tolerance": [1e-12]}))
         .mark_rule(strokeDash=[5, 4], color=style.REJECTED)
         .encode(alt.Y("tolerance:Q")),
@@ -336,7 +336,7 @@ def fig_replay_consistency(tables: Tables) -> dict[str, alt.Chart | alt.LayerCha
         .sort(["none", "partial", "all"])
         .axis(labelExpr=style.label_expr(), title=None)
     )
-    cards = alt.layer(
+    cards = style.layer(
         base.mark_bar(height=34, cornerRadius=4, opacity=0.25, strokeWidth=2)
         .transform_calculate(full="1")
         .encode(
@@ -359,7 +359,7 @@ def fig_replay_consistency(tables: Tables) -> dict[str, alt.Chart | alt.LayerCha
 
 
 def state_pictures(tables: Tables) -> dict[str, alt.Chart]:
-    """The state before the step, after rejected drafts, after the replay, and replay minus truth."""
+    """The state before, after rejected drafts, after the replay, and replay minus truth."""
     table = tables["state"]
     limit = float(table["value"].abs().max()) or 1.0
     pictures = {}

@@ -67,4 +67,4 @@ def flow_chart(table: pd.DataFrame) -> alt.LayerChart:
         .mark_point(shape="triangle-down", size=60, filled=True, color=style.NEUTRAL)
         .encode(alt.X("middle:Q").scale(x_scale), alt.Y("tip:Q").scale(y_scale))
     )
-    return alt.layer(boxes, tips, names, numbers).properties(height=_ROW_HEIGHT * (int(last) + 1))
+    return style.layer(boxes, tips, names, numbers).properties(height=_ROW_HEIGHT * (int(last) + 1))

@@ -79,9 +79,14 @@ def label_expr(value: str = "datum.value") -> str:
 
 
 def labelled(chart: alt.Chart, column: str) -> alt.Chart:
-    """Add ``<column>_text`` holding the words of the codes in ``column`` (for text and tooltips)."""
+    """Add ``<column>_text``, the words of the codes in ``column`` (for text and tooltips)."""
     expression = label_expr(f"datum['{column}']")
     return chart.transform_calculate(**{f"{column}_text": expression})
+
+
+def layer(*charts: alt.Chart | alt.LayerChart) -> alt.LayerChart:
+    """Charts drawn over each other."""
+    return alt.LayerChart(layer=list(charts))
 
 
 def _walk(node: Any) -> Iterator[tuple[dict[str, Any], str]]:

@@ -1,4 +1,4 @@
-"""Studies of speculative rollback: what a step keeps, what it costs, whether the replay is exact."""
+"""Studies of speculative rollback: what a step keeps and costs, whether the replay is exact."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ def rollback(
 
     toy = toy_step(heads, dk, dv, window_len, seed)
     replayed, outputs = verify_and_replay(toy.committed, toy.projections, accepted)
-    sequence = [x[:, :, :accepted] for x in toy.projections.sequences()]
-    reference_out, reference = kda_recurrent(*sequence, state=toy.committed)
+    sequence = toy.projections[:accepted].sequences()
+    reference_out, reference = kda_recurrent(*sequence, toy.committed)
     bits = int((replayed != reference).sum() + (outputs != reference_out).sum())
     polluted, _ = verify_and_replay(toy.committed, toy.projections, window_len)
     scale = float(reference.abs().max())
@@ -346,11 +346,10 @@ def consistency(
     rows = []
     for accepted in range(window_len + 1):
         state, outputs = verify_and_replay(toy.committed, toy.projections, accepted)
-        sequence = [x[:, :, :accepted] for x in toy.projections.sequences()]
-        expected_out, expected = kda_recurrent(*sequence, state=toy.committed)
-        oracle_out, oracle = oracle_recurrent(
-            *(x.numpy() for x in sequence), state=toy.committed.numpy()
-        )
+        sequence = toy.projections[:accepted].sequences()
+        expected_out, expected = kda_recurrent(*sequence, toy.committed)
+        q, k, v, g, beta = (x.numpy() for x in sequence)
+        oracle_out, oracle = oracle_recurrent(q, k, v, g, beta, toy.committed.numpy())
         bits = int((state != expected).sum() + (outputs != expected_out).sum())
         errors = [float((state - torch.from_numpy(oracle)).abs().max())]
         if accepted:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import streamlit as st
 
@@ -14,4 +14,5 @@ MAX_RESULTS = 32  # per study; a result is a few tables of at most some thousand
 @lru_cache(maxsize=64)
 def cached(study: Callable[..., Any]) -> Callable[..., Any]:
     """``study`` behind ``st.cache_data``; every session gets its own copy of a result."""
-    return st.cache_data(study, max_entries=MAX_RESULTS, show_spinner=False)
+    remember = st.cache_data(max_entries=MAX_RESULTS, show_spinner=False)
+    return cast("Callable[..., Any]", remember(study))

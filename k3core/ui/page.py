@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import altair as alt
 import pandas as pd
@@ -236,7 +236,8 @@ class Page:
             parts = [self.t(help_key)] if self.has_text(help_key) else []
             parts.append(self.t(f"evidence.{metric.evidence}_help"))
             column.metric(
-                f"{self.t(f'metric.{metric.name}')} :gray[· {self.t(f'evidence.{metric.evidence}')}]",
+                f"{self.t(f'metric.{metric.name}')} "
+                f":gray[· {self.t(f'evidence.{metric.evidence}')}]",
                 metric.value,
                 metric.delta,
                 delta_color="off",
@@ -258,7 +259,7 @@ class Page:
             text = self.t("title")
         dressed = dress(chart, self.slug, self.lang, self.dark)
         return st.altair_chart(
-            _Unchecked(dressed),  # type: ignore[arg-type]
+            cast("alt.Chart", _Unchecked(dressed)),
             width="stretch",
             key=f"{self.slug}_{key}",
             alt=text,

@@ -1,0 +1,118 @@
+"""The command line: thin over the studies, one line and exit 2 on bad input."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from k3core.__main__ import build_parser, main
+
+ROOT = Path(__file__).parent.parent
+COMMANDS = ("verify", "engine", "export", "replay")
+
+
+def run(*args):
+    return subprocess.run(
+        [sys.executable, "-m", "k3core", *args],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONHASHSEED": "random"},
+    )
+
+
+@pytest.fixture
+def trace(tmp_path):
+    path = tmp_path / "trace.jsonl"
+    rows = [
+        {"timestamp": 0, "input_length": 1100, "output_length": 5, "hash_ids": [0, 1, 2]},
+        {"timestamp": 3000, "input_length": 1600, "output_length": 5, "hash_ids": [0, 1, 3, 4]},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        build_parser().parse_args([command, "--help"])
+    assert stop.value.code == 0
+    assert command in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        ["nothing"],
+        ["replay"],
+        ["replay", "no/such/file.jsonl"],
+        ["replay", "--clusters", "0", "x"],
+        ["export"],
+        ["export", "--out", "unused", "--figure", "fig_nothing"],
+        ["verify", "--fault", "nothing"],
+        ["engine", "--prompt-len", "many"],
+    ],
+)
+def test_bad_input_is_one_line_on_stderr_and_exit_2(args, capsys):
+    try:
+        code = main(args)
+    except SystemExit as stop:
+        code = stop.code
+    captured = capsys.readouterr()
+    assert code == 2
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+
+
+def test_a_bad_trace_line_is_named(trace, capsys):
+    trace.write_text(trace.read_text() + "{broken\n")
+    assert main(["replay", str(trace)]) == 2
+    assert "line 3" in capsys.readouterr().err
+
+
+def test_replay_prints_the_promised_keys(trace, capsys):
+    assert main(["replay", str(trace), "--clusters", "2", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    promised = [
+        "num_requests",
+        "num_served",
+        "num_rejected",
+        "total_blocks",
+        "hit_blocks",
+        "total_tokens",
+        "hit_tokens",
+        "reused_tokens",
+        "p95_ttft_s",
+        "peak_to_mean_load",
+        "requests_per_s",
+    ]
+    assert set(promised) <= set(report)
+    assert (report["num_requests"], report["total_blocks"], report["hit_blocks"]) == (2, 7, 2)
+    assert report["hit_tokens"] == 1024
+
+
+@pytest.mark.parametrize("router", ["session", "round-robin", "least-loaded"])
+def test_the_same_replay_prints_the_same_text_but_for_its_speed(trace, router):
+    def lines():
+        out = run("replay", str(trace), "--router", router, "--json").stdout
+        report = json.loads(out)
+        report.pop("requests_per_s")
+        return report
+
+    assert lines() == lines()
+
+
+def test_engine_prints_before_and_after(capsys):
+    assert main(["engine", "--prompt-len", "600", "--shared-len", "520"]) == 0
+    assert "512" in capsys.readouterr().out
+
+
+def test_export_writes_two_files_per_figure(tmp_path, capsys):
+    assert main(["export", "--out", str(tmp_path), "--figure", "fig_mla_paging"]) == 0
+    assert len(list(tmp_path.iterdir())) == len(capsys.readouterr().out.split()) == 2

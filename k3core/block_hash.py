@@ -19,8 +19,8 @@ ROOT_PARENT = b""
 """Parent of the first block of every chain."""
 
 
-def token_bytes(tokens: Any) -> bytes:
-    """Token ids as little-endian int64, 8 bytes each.
+def token_bytes(tokens: Any) -> memoryview:
+    """Token ids as little-endian int64, 8 bytes each; a view where the input already is that.
 
     Args:
         tokens: one-dimensional; a list, tuple, range, numpy array or torch tensor of integers.
@@ -35,7 +35,7 @@ def token_bytes(tokens: Any) -> bytes:
             raise CacheError(f"tokens must be integers within int64: {error}") from error
         if sys.byteorder == "big":
             buffer.byteswap()
-        return buffer.tobytes()
+        return memoryview(buffer).cast("B")
     if hasattr(tokens, "detach"):
         tokens = tokens.detach().cpu().numpy()
     ids = np.asarray(tokens)
@@ -47,7 +47,7 @@ def token_bytes(tokens: Any) -> bytes:
     )
     if ids.dtype.kind == "u" and ids.size:
         require(int(ids.max()) < 2**63, f"token id {int(ids.max())} is outside int64", CacheError)
-    return ids.astype("<i8").tobytes()
+    return np.ascontiguousarray(ids, dtype="<i8").view(np.uint8).data
 
 
 def chained_hash(parent: bytes, tokens: Any) -> bytes:
@@ -63,7 +63,9 @@ def chained_hash(parent: bytes, tokens: Any) -> bytes:
     require(
         isinstance(parent, bytes), f"parent must be bytes, not {type(parent).__name__}", CacheError
     )
-    return sha256(parent + token_bytes(tokens)).digest()
+    digest = sha256(parent)
+    digest.update(token_bytes(tokens))
+    return digest.digest()
 
 
 class PromptHashes:
@@ -139,17 +141,16 @@ class PromptHashes:
             CacheError,
         )
         added = token_bytes(tokens)
-        data = self._tail + added if self._tail else added
-        view = memoryview(data)
+        view = memoryview(self._tail + added) if self._tail else added
         step = 8 * self.hash_block_tokens
         parent = self._hashes[-1] if self._hashes else self._root
-        whole = len(data) // step * step
+        whole = len(view) // step * step
         for start in range(0, whole, step):
             digest = sha256(parent)
             digest.update(view[start : start + step])
             parent = digest.digest()
             self._hashes.append(parent)
-        self._tail = data[whole:]
+        self._tail = bytes(view[whole:])
         self._num_tokens += len(added) // 8
 
 

@@ -4,7 +4,7 @@ import streamlit as st
 
 from k3core import ui
 from k3core.capacity.profiles import PROFILES
-from k3core.capacity.rollback import SCHEMES
+from k3core.capacity.schemes import SCHEMES
 from k3core.dtypes import dtype_bytes
 from k3core.figures import capacity as figures
 from k3core.studies import capacity as studies

@@ -7,10 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from k3core.capacity.block_pool import BlockPool
 from k3core.capacity.memory import RequestMemory
-from k3core.capacity.pools import GIB, BlockPool, SplitPools, Verdict
+from k3core.capacity.pools import GIB, SplitPools, Verdict
 from k3core.capacity.presets import PRESETS, ModelPreset, get_preset
-from k3core.capacity.rollback import SCHEMES, rollback_cost
+from k3core.capacity.rollback import rollback_cost
+from k3core.capacity.schemes import SCHEMES
 from k3core.dtypes import DTYPE_BYTES
 from k3core.errors import CapacityError, K3Error
 

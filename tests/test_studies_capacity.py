@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from k3core.capacity.pools import GIB
 from k3core.capacity.presets import PRESETS
 from k3core.capacity.profiles import PROFILES, get_profile
-from k3core.capacity.rollback import SCHEMES
+from k3core.capacity.schemes import SCHEMES
 from k3core.errors import CapacityError
 from k3core.figures import capacity as figures
 from k3core.figures import home as home_figures

@@ -1,14 +1,16 @@
 """Bytes that one request holds on one rank: a constant part (KDA) and a growing part (MLA).
 
 Recurrent state and convolution window are split over the heads, so tensor parallelism divides
-them. The MLA latent is shared by all heads, so every rank keeps a whole copy of it.
+them. The MLA latent is shared by all heads, so every rank keeps a whole copy of it. Names say KDA
+and MLA for every model; of a comparison model they mean its linear and its attention layers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from k3core.capacity.presets import ModelPreset
+from k3core.capacity.blocks import aligned_block
+from k3core.capacity.model import ModelPreset
 from k3core.dtypes import dtype_bytes
 from k3core.errors import CapacityError, require
 
@@ -25,9 +27,13 @@ class RequestMemory:
         mla_dtype: format of the MLA cache; an empty string takes the model's default.
         draft_len: drafted tokens per step; each adds one row to the convolution window
             (vLLM `MambaStateShapeCalculator`: W-1 + number of speculative tokens).
+        drafter_layers: attention layers of a drafter, whose cache grows with the model's (a
+            DSpark drafter of Kimi K3: 5 MLA layers).
+        drafter_dtype: format of the drafter's cache; an empty string takes ``mla_dtype``.
 
     Raises:
-        CapacityError: the degree does not divide the heads or ``draft_len`` is negative.
+        CapacityError: the degree does not divide the heads, or ``draft_len`` or
+            ``drafter_layers`` is negative.
         K3Error: a dtype is unknown.
     """
 
@@ -37,15 +43,19 @@ class RequestMemory:
     conv_dtype: str = "bfloat16"
     mla_dtype: str = ""
     draft_len: int = 0
+    drafter_layers: int = 0
+    drafter_dtype: str = ""
 
     def __post_init__(self) -> None:
         if not self.mla_dtype:
             object.__setattr__(self, "mla_dtype", self.model.mla_dtype)
+        if not self.drafter_dtype:
+            object.__setattr__(self, "drafter_dtype", self.mla_dtype)
         self.model.heads_per_rank(self.tp)
-        require(
-            self.draft_len >= 0, f"draft_len={self.draft_len} must be at least 0", CapacityError
-        )
-        for name in (self.state_dtype, self.conv_dtype, self.mla_dtype):
+        for name in ("draft_len", "drafter_layers"):
+            value = getattr(self, name)
+            require(value >= 0, f"{name}={value} must be at least 0", CapacityError)
+        for name in (self.state_dtype, self.conv_dtype, self.mla_dtype, self.drafter_dtype):
             dtype_bytes(name)
 
     @property
@@ -63,8 +73,9 @@ class RequestMemory:
 
     @property
     def conv_channels(self) -> int:
-        """Channels of q, k and v together on this rank."""
-        return self.num_heads * (2 * self.model.dk + self.model.dv)
+        """Channels of q, k and v together on this rank (Mamba-2: of x, B and C)."""
+        keys = self.model.key_heads_per_rank(self.tp)
+        return 2 * keys * self.model.dk + self.num_heads * self.model.dv
 
     @property
     def conv_rows(self) -> int:
@@ -85,13 +96,47 @@ class RequestMemory:
         return self.model.num_kda_layers * self.kda_bytes_per_layer
 
     @property
+    def conv_bytes_per_request(self) -> int:
+        """Convolution window of all KDA layers."""
+        return self.model.num_kda_layers * self.conv_bytes_per_layer
+
+    @property
     def mla_bytes_per_token_layer(self) -> int:
-        return self.model.mla_latent_dim * dtype_bytes(self.mla_dtype)
+        return self.model.cache_dim_per_rank(self.tp) * dtype_bytes(self.mla_dtype)
 
     @property
     def mla_bytes_per_token(self) -> int:
-        """Latent rows that one token adds over all MLA layers; the same on every rank."""
+        """Rows that one token adds over all attention layers of the model, on one rank."""
         return self.model.num_mla_layers * self.mla_bytes_per_token_layer
+
+    @property
+    def drafter_bytes_per_token_layer(self) -> int:
+        return self.model.cache_dim_per_rank(self.tp) * dtype_bytes(self.drafter_dtype)
+
+    @property
+    def drafter_bytes_per_token(self) -> int:
+        """Rows that one token adds in the drafter's layers."""
+        return self.drafter_layers * self.drafter_bytes_per_token_layer
+
+    @property
+    def cache_bytes_per_token(self) -> int:
+        """What a token adds over the attention layers of model and drafter."""
+        return self.mla_bytes_per_token + self.drafter_bytes_per_token
+
+    @property
+    def every_layer_bytes_per_token(self) -> int:
+        """What a count that takes every layer for attention would say (LMCache, inference-sim)."""
+        return self.model.num_layers * self.mla_bytes_per_token_layer
+
+    @property
+    def every_layer_factor(self) -> float:
+        """How many times too much such a count reports."""
+        return self.every_layer_bytes_per_token / self.mla_bytes_per_token
+
+    @property
+    def per_head_pair_factor(self) -> int:
+        """Waste of a latent stored as keys and values of every head on the rank (ATOM #1959)."""
+        return 2 * self.model.num_mla_heads // self.tp
 
     @property
     def break_even_len(self) -> float:
@@ -114,7 +159,33 @@ class RequestMemory:
     def kv_bytes(self, num_tokens: int) -> int:
         """MLA cache of a request with ``num_tokens`` tokens."""
         require(num_tokens >= 0, f"num_tokens={num_tokens} must be at least 0", CapacityError)
-        return num_tokens * self.mla_bytes_per_token
+        return num_tokens * self.cache_bytes_per_token
+
+    def transfer_bytes(self, num_tokens: int, latent_copies: int = 1) -> int:
+        """What a prefill cluster sends to decode for one request, all ranks together.
+
+        States and windows are shards, so every rank's part travels. A latent is the same on every
+        rank: one copy does when the receivers share it, ``tp`` copies when each pulls its own.
+        A grouped-query cache is sharded like the states.
+        """
+        require(latent_copies >= 1, f"latent_copies={latent_copies} must be at least 1")
+        copies = latent_copies if self.model.is_mla else self.tp
+        return self.tp * self.state_bytes_per_request + copies * self.kv_bytes(num_tokens)
+
+    def checkpoint_share(self, interval: int) -> float:
+        """Share of the cache that checkpoints take at one per ``interval`` tokens, in (0, 1)."""
+        require(interval >= 1, f"interval={interval} must be at least 1 token", CapacityError)
+        state = self.state_bytes_per_request
+        return state / (state + interval * self.mla_bytes_per_token)
+
+    @property
+    def context_parallel_bytes(self) -> int:
+        """What one rank sends in a context-parallel prefill, all KDA layers."""
+        return self.model.num_kda_layers * self.context_parallel_bytes_per_layer
+
+    def context_parallel_even_tokens(self) -> float:
+        """Tokens per rank above which moving MLA rows costs more than the state packet."""
+        return self.context_parallel_bytes_per_layer / self.mla_bytes_per_token_layer
 
     def total_bytes(self, num_tokens: int) -> int:
         """KDA memory and MLA cache together, without pages, padding or rollback."""
@@ -127,8 +198,7 @@ class RequestMemory:
         whose MLA rows weigh at least as much. The quantum is 128 for MLA backends of mid-2026,
         64 in 2025, and 512 in the K3 report (5.4.1).
         """
-        require(quantum >= 1, f"quantum={quantum} must be at least 1", CapacityError)
-        return quantum * -(-self.kda_bytes_per_layer // (quantum * self.mla_bytes_per_token_layer))
+        return aligned_block(self.kda_bytes_per_layer, self.mla_bytes_per_token_layer, quantum)
 
     def page_bytes(self, quantum: int = 128) -> int:
         """Bytes of one page of ``block_tokens(quantum)`` tokens of one MLA layer."""

@@ -1,7 +1,6 @@
-"""How many requests fit: two ways in which engines cut a rank's cache memory.
+"""How many requests fit when a rank's cache memory is cut into two static pools (SGLang).
 
-`SplitPools` fixes a pool of state slots and a pool of MLA rows at start. `BlockPool` has one pool
-of equal pages; a page holds either MLA rows or a state.
+`BlockPool` in `k3core.capacity.block_pool` is the other way: one pool of equal blocks (vLLM).
 """
 
 from __future__ import annotations
@@ -22,16 +21,30 @@ class Verdict(StrEnum):
 
     STATE = "state-slots"
     MLA = "mla-cache"
+    CAP = "engine-cap"
     BALANCED = "balanced"
     NOTHING_FITS = "nothing-fits"
 
 
-def _require_budget(budget_bytes: int) -> None:
-    require(budget_bytes > 0, f"budget_bytes={budget_bytes} must be positive", CapacityError)
+def require_budget(budget_bytes: int) -> None:
+    require(
+        budget_bytes > 0,
+        f"budget_bytes={budget_bytes} must be positive: give the rank cache memory",
+        CapacityError,
+    )
 
 
-def _require_tokens(num_tokens: int) -> None:
+def require_tokens(num_tokens: int) -> None:
     require(num_tokens >= 1, f"num_tokens={num_tokens} must be at least 1", CapacityError)
+
+
+def _require_cap(max_running: int) -> None:
+    require(max_running >= 0, f"max_running={max_running} must be at least 0", CapacityError)
+
+
+def capped(requests: int, max_running: int) -> int:
+    """``requests``, or the engine's cap where that is lower; a cap of 0 is none."""
+    return min(requests, max_running) if max_running else requests
 
 
 @dataclass(frozen=True)
@@ -44,6 +57,7 @@ class SplitPools:
         ratio: state pool divided by MLA pool (SGLang default for K3: 0.9).
         slots_per_request: state slots reserved for each running request: 1 without prefix
             cache, 3 with it, 4 or 5 with extra buffers (SGLang K3 cookbook, mid-2026).
+        max_running: the engine's own cap on running requests, 0 for none.
 
     Raises:
         CapacityError: budget, ratio or slots are not positive.
@@ -53,15 +67,17 @@ class SplitPools:
     budget_bytes: int
     ratio: float = 0.9
     slots_per_request: int = 5
+    max_running: int = 0
 
     def __post_init__(self) -> None:
-        _require_budget(self.budget_bytes)
+        require_budget(self.budget_bytes)
         require(self.ratio > 0, f"ratio={self.ratio} must be positive", CapacityError)
         require(
             self.slots_per_request >= 1,
             f"slots_per_request={self.slots_per_request} must be at least 1",
             CapacityError,
         )
+        _require_cap(self.max_running)
 
     @property
     def memory(self) -> RequestMemory:
@@ -91,12 +107,23 @@ class SplitPools:
         return self.state_pool_bytes // self.constant_bytes_per_request
 
     @property
+    def num_slots(self) -> int:
+        """State slots of the pool, as the boot log's ``max_mamba_cache_size``."""
+        return self.state_pool_bytes // self.cost.base.state_bytes_per_request
+
+    @property
     def mla_pool_tokens(self) -> int:
-        return self.mla_pool_bytes // self.memory.mla_bytes_per_token
+        return self.mla_pool_bytes // self.memory.cache_bytes_per_token
+
+    @property
+    def balance_tokens(self) -> float:
+        """Mean length at which both pools would run out together with slots counted in parts."""
+        per_token = self.ratio * self.memory.cache_bytes_per_token
+        return self.constant_bytes_per_request / per_token
 
     def mla_roof(self, mean_tokens: int) -> float:
         """Requests of this mean length whose MLA rows fit together."""
-        _require_tokens(mean_tokens)
+        require_tokens(mean_tokens)
         return self.mla_pool_tokens / mean_tokens
 
     @property
@@ -105,12 +132,14 @@ class SplitPools:
         return self.mla_pool_tokens / self.state_roof if self.state_roof else float("inf")
 
     def max_requests(self, mean_tokens: int) -> int:
-        return min(self.state_roof, floor(self.mla_roof(mean_tokens)))
+        return capped(min(self.state_roof, floor(self.mla_roof(mean_tokens))), self.max_running)
 
     def verdict(self, mean_tokens: int) -> Verdict:
         mla = floor(self.mla_roof(mean_tokens))
         if min(self.state_roof, mla) == 0:
             return Verdict.NOTHING_FITS
+        if 0 < self.max_running < min(self.state_roof, mla):
+            return Verdict.CAP
         if self.state_roof == mla:
             return Verdict.BALANCED
         return Verdict.STATE if self.state_roof < mla else Verdict.MLA
@@ -124,124 +153,5 @@ class SplitPools:
 
     def padding_bytes(self, mean_tokens: int) -> int:
         """Bytes that page rounding adds to one request: none, rows are counted singly."""
-        _require_tokens(mean_tokens)
+        require_tokens(mean_tokens)
         return 0
-
-
-@dataclass(frozen=True)
-class BlockPool:
-    """One pool of equal blocks, as vLLM's hybrid cache manager.
-
-    A block spans one group of layers: ``block_tokens`` tokens of every MLA layer, or one state of
-    as many KDA layers. The block is sized so that a page holds one KDA layer with its rollback
-    record. Every request takes a fixed number of blocks per KDA group, whatever its length.
-
-    Args:
-        cost: the request's constant memory with its rollback scheme.
-        budget_bytes: cache memory of one rank.
-        quantum: the block is a multiple of this many tokens (vLLM MLA backends, mid-2026: 128).
-
-    Raises:
-        CapacityError: budget or quantum is not positive.
-    """
-
-    cost: RollbackCost
-    budget_bytes: int
-    quantum: int = 128
-
-    def __post_init__(self) -> None:
-        _require_budget(self.budget_bytes)
-        require(self.quantum >= 1, f"quantum={self.quantum} must be at least 1", CapacityError)
-
-    @property
-    def memory(self) -> RequestMemory:
-        return self.cost.base
-
-    @property
-    def page_need_bytes(self) -> int:
-        """One KDA layer of a request: state, window with draft rows, and records."""
-        return self.cost.drafted.kda_bytes_per_layer + self.cost.record_bytes_per_layer
-
-    @property
-    def block_tokens(self) -> int:
-        row = self.memory.mla_bytes_per_token_layer
-        return self.quantum * -(-self.page_need_bytes // (self.quantum * row))
-
-    @property
-    def layers_per_group(self) -> int:
-        return self.memory.model.num_mla_layers
-
-    @property
-    def num_kda_groups(self) -> int:
-        return -(-self.memory.model.num_kda_layers // self.layers_per_group)
-
-    @property
-    def block_bytes(self) -> int:
-        return self.layers_per_group * self.block_tokens * self.memory.mla_bytes_per_token_layer
-
-    @property
-    def num_blocks(self) -> int:
-        return self.budget_bytes // self.block_bytes
-
-    @property
-    def state_blocks_per_group(self) -> int:
-        """1 + ns or 2 + ns where whole states are kept; 2 (running and aligned) with records."""
-        return self.cost.num_slots if self._slots_hold_live else 2 + self.cost.num_slots
-
-    @property
-    def _slots_hold_live(self) -> bool:
-        return self.cost.scheme.state_slots > 0 and self.cost.scheme.slots_hold_live
-
-    @property
-    def state_blocks_per_request(self) -> int:
-        return self.num_kda_groups * self.state_blocks_per_group
-
-    def blocks_per_request(self, num_tokens: int) -> int:
-        _require_tokens(num_tokens)
-        return -(-num_tokens // self.block_tokens) + self.state_blocks_per_request
-
-    @property
-    def state_roof(self) -> int:
-        """Requests whose state blocks alone would fill the pool."""
-        return self.num_blocks // self.state_blocks_per_request
-
-    def mla_roof(self, mean_tokens: int) -> float:
-        """Requests whose MLA blocks alone would fill the pool."""
-        _require_tokens(mean_tokens)
-        return self.num_blocks / -(-mean_tokens // self.block_tokens)
-
-    @property
-    def knee_tokens(self) -> float:
-        """Length at which MLA blocks cost as much as state blocks."""
-        return float(self.state_blocks_per_request * self.block_tokens)
-
-    def concurrency(self, num_tokens: int) -> float:
-        """Requests of this length that the pool holds, as vLLM prints it (a quotient)."""
-        return self.num_blocks / self.blocks_per_request(num_tokens)
-
-    def max_requests(self, mean_tokens: int) -> int:
-        return self.num_blocks // self.blocks_per_request(mean_tokens)
-
-    def verdict(self, mean_tokens: int) -> Verdict:
-        if self.max_requests(mean_tokens) == 0:
-            return Verdict.NOTHING_FITS
-        mla = -(-mean_tokens // self.block_tokens)
-        if mla == self.state_blocks_per_request:
-            return Verdict.BALANCED
-        return Verdict.STATE if self.state_blocks_per_request > mla else Verdict.MLA
-
-    def idle_bytes(self, mean_tokens: int) -> int:
-        """Bytes of blocks that no further request of this length can use."""
-        used = self.max_requests(mean_tokens) * self.blocks_per_request(mean_tokens)
-        return self.budget_bytes - used * self.block_bytes
-
-    @property
-    def reserved_bytes(self) -> int:
-        """The aligned state that a scheme of records keeps beside the running one."""
-        return 0 if self._slots_hold_live else self.memory.state_bytes_per_request
-
-    def padding_bytes(self, mean_tokens: int) -> int:
-        """Block bytes of one request that hold nothing of it."""
-        held = self.blocks_per_request(mean_tokens) * self.block_bytes
-        used = self.cost.total_bytes + self.reserved_bytes + self.memory.kv_bytes(mean_tokens)
-        return held - used

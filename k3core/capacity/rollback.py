@@ -1,204 +1,28 @@
-"""What each speculative-decoding scheme keeps so that rejected drafts can be undone.
-
-A step verifies ``T = 1 + draft_len`` tokens. A scheme keeps either whole states (slots) or a
-record per token from which the accepted prefix is replayed. Bytes are per request and rank.
-"""
+"""What each speculative-decoding scheme costs: bytes per request and rank, and traffic per step."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from typing import NamedTuple
 
 from k3core.capacity.memory import RequestMemory
+from k3core.capacity.schemes import Commit, RecordPart, RollbackScheme, Width, get_scheme
 from k3core.dtypes import dtype_bytes
 from k3core.errors import CapacityError, require
 
 
-class Width(StrEnum):
-    """How many numbers a part of a record holds."""
+class StepTraffic(NamedTuple):
+    """Bytes of one step, one request, one rank: passes over states and over records."""
 
-    DK = "dk"
-    DV = "dv"
-    SCALAR = "scalar"
-    GATE_LOW_RANK = "gate-low-rank"
+    state_read: float
+    state_written: float
+    record_read: float
+    record_written: float
 
-
-class Numerics(StrEnum):
-    """What the state after a rollback is, compared with plain decoding."""
-
-    BIT_EQUAL = "bit-equal"
-    REORDERED = "reordered"
-    ROUNDED = "rounded"
-    NOT_STATED = "not-stated"
-
-
-@dataclass(frozen=True)
-class RecordPart:
-    """One array of a record.
-
-    Attributes:
-        name: q, k, v, g (log-decay), beta, u (correction), gate_input or vector_n (not stated).
-        width: numbers per head, or per rank where ``per_head`` is False.
-        dtype: format in which it is kept.
-        per_head: False for the gate's low-rank input, which all heads share.
-    """
-
-    name: str
-    width: Width
-    dtype: str
-    per_head: bool = True
-
-
-@dataclass(frozen=True)
-class RollbackScheme:
-    """A published way to undo drafts, as data.
-
-    Attributes:
-        code: stable name, used in URLs and on the command line.
-        engine: who uses it.
-        source: public thread or report section.
-        numerics: how its result compares with plain decoding.
-        record: what is kept per verified token; empty when whole states are kept.
-        extra_rows: rows beside the drafts: 1 keeps T rows, 0 keeps one per draft.
-        ring_rows: fixed number of rows when the record is a ring, else 0.
-        ring_window: most tokens that one step may verify with that ring, else 0.
-        state_slots: whole states beside the drafts' (1 in "1 + ns"), or 0 when none are kept.
-        slots_hold_conv: a slot carries the convolution window too.
-        slots_hold_live: the running state is one of the slots.
-    """
-
-    code: str
-    engine: str
-    source: str
-    numerics: Numerics
-    record: tuple[RecordPart, ...] = ()
-    extra_rows: int = 1
-    ring_rows: int = 0
-    ring_window: int = 0
-    state_slots: int = 0
-    slots_hold_conv: bool = True
-    slots_hold_live: bool = True
-
-    def num_slots(self, draft_len: int) -> int:
-        """Whole states held, the running one included where it is one of the slots."""
-        if not self.state_slots:
-            return 0
-        if draft_len == 0 and not self.slots_hold_live:
-            return 0
-        return self.state_slots + draft_len
-
-    def num_rows(self, draft_len: int) -> int:
-        """Records held; plain decoding (no drafts) needs none except in a ring.
-
-        Raises:
-            CapacityError: a ring's window is shorter than the step.
-        """
-        if not self.record:
-            return 0
-        if self.ring_rows:
-            require(
-                1 + draft_len <= self.ring_window,
-                f"draft_len={draft_len} verifies {1 + draft_len} tokens at once, the window of "
-                f"{self.code} holds {self.ring_window}; use at most {self.ring_window - 1} drafts",
-                CapacityError,
-            )
-            return self.ring_rows
-        return self.extra_rows + draft_len if draft_len else 0
-
-
-def _inputs(dtype: str, *names: str) -> tuple[RecordPart, ...]:
-    widths = {"v": Width.DV, "u": Width.DV, "beta": Width.SCALAR}
-    return tuple(RecordPart(name, widths.get(name, Width.DK), dtype) for name in names)
-
-
-SCHEMES: dict[str, RollbackScheme] = {
-    scheme.code: scheme
-    for scheme in (
-        RollbackScheme(
-            "snapshots",
-            "vLLM, mamba cache mode none",
-            "vLLM block tables 1+ns; ATOM #1883 quotes 8 x 57.81 MiB",
-            Numerics.BIT_EQUAL,
-            state_slots=1,
-        ),
-        RollbackScheme(
-            "snapshots-align",
-            "vLLM, mamba cache mode align",
-            "vLLM block tables 2+ns; ATOM recipe Kimi-K3-LMCache-Byte-Offload",
-            Numerics.BIT_EQUAL,
-            state_slots=2,
-        ),
-        RollbackScheme(
-            "snapshots-state-only",
-            "SGLang",
-            "SGLang #26888 (per-step intermediate states)",
-            Numerics.BIT_EQUAL,
-            state_slots=1,
-            slots_hold_conv=False,
-            slots_hold_live=False,
-        ),
-        RollbackScheme(
-            "raw-inputs",
-            "SGLang KDA ring",
-            "SGLang #36821",
-            Numerics.BIT_EQUAL,
-            record=_inputs("bfloat16", "k", "v") + _inputs("float32", "g", "beta"),
-        ),
-        RollbackScheme(
-            "fp32-inputs",
-            "TensorRT-LLM",
-            "TensorRT-LLM #18294",
-            Numerics.BIT_EQUAL,
-            record=_inputs("float32", "q", "k", "v", "g", "beta"),
-            extra_rows=0,
-        ),
-        RollbackScheme(
-            "low-rank-inputs",
-            "TokenSpeed",
-            "TokenSpeed #1058, #1156",
-            Numerics.BIT_EQUAL,
-            record=(
-                *_inputs("bfloat16", "q", "k", "v"),
-                RecordPart("gate_input", Width.GATE_LOW_RANK, "bfloat16", per_head=False),
-                *_inputs("bfloat16", "beta"),
-            ),
-        ),
-        RollbackScheme(
-            "corrections",
-            "vLLM RecoverSSM",
-            "vLLM #51855, #52993",
-            Numerics.REORDERED,
-            record=_inputs("bfloat16", "k", "g") + _inputs("float32", "u"),
-        ),
-        RollbackScheme(
-            "flush-ring",
-            "FlashInfer",
-            "FlashInfer #4864, #4709",
-            Numerics.ROUNDED,
-            record=_inputs("bfloat16", "k", "u") + _inputs("float32", "g"),
-            ring_rows=32,
-            ring_window=16,
-        ),
-        RollbackScheme(
-            "compact",
-            "SGLang compact cache",
-            "SGLang #27658 (three fp32 vectors per head; which three is not stated)",
-            Numerics.NOT_STATED,
-            record=_inputs("float32", "vector_1", "vector_2", "vector_3"),
-        ),
-    )
-}
-
-
-def get_scheme(code: str) -> RollbackScheme:
-    """The scheme with this code.
-
-    Raises:
-        CapacityError: the code is unknown; the message lists the known ones.
-    """
-    if code not in SCHEMES:
-        raise CapacityError(f"rollback={code!r} is unknown; allowed: {', '.join(SCHEMES)}")
-    return SCHEMES[code]
+    @property
+    def total(self) -> float:
+        return sum(self)
 
 
 @dataclass(frozen=True)
@@ -233,17 +57,22 @@ class RollbackCost:
 
     @property
     def record_bytes_per_token_layer(self) -> int:
+        return sum(self.part_numbers(part) * dtype_bytes(part.dtype) for part in self.scheme.record)
+
+    def part_numbers(self, part: RecordPart) -> int:
+        """Numbers of one part per token and layer on this rank.
+
+        q and k have the key heads. The decay of GDN and Mamba-2 is one number per head, so there
+        g and the input of its gate are as wide as beta.
+        """
         model, heads = self.memory.model, self.memory.num_heads
-        width = {
-            Width.DK: model.dk,
-            Width.DV: model.dv,
-            Width.SCALAR: 1,
-            Width.GATE_LOW_RANK: model.gate_low_rank_dim,
-        }
-        return sum(
-            (heads if part.per_head else 1) * width[part.width] * dtype_bytes(part.dtype)
-            for part in self.scheme.record
-        )
+        if part.name in ("q", "k"):
+            return model.key_heads_per_rank(self.memory.tp) * model.dk
+        if part.name in ("g", "gate_input") and model.kind != "kda":
+            return heads
+        if part.width is Width.GATE_LOW_RANK:
+            return model.gate_low_rank_dim
+        return heads * {Width.DK: model.dk, Width.DV: model.dv, Width.SCALAR: 1}[part.width]
 
     @property
     def num_rows(self) -> int:
@@ -287,6 +116,73 @@ class RollbackCost:
     @property
     def extra_bytes(self) -> int:
         return self.total_bytes - self.base.state_bytes_per_request
+
+    @property
+    def scheme_bytes(self) -> int:
+        """Buffers, and the draft rows of the running window where no slot holds it already."""
+        holds_window = self.num_slots > 0 and self.scheme.slots_hold_live
+        return self.buffer_bytes + (0 if holds_window else self.conv_draft_bytes)
+
+    @property
+    def beside_bytes(self) -> int:
+        """Bytes of the record that lie outside the state's page."""
+        return 0 if self.scheme.record_in_page else self.record_bytes
+
+    @property
+    def record_bytes_per_head(self) -> float:
+        """Record of one token, layer and head."""
+        return self.record_bytes_per_token_layer / self.memory.num_heads
+
+    @property
+    def state_to_record(self) -> float:
+        """How many times smaller one token's record is than a state with its window."""
+        require(
+            self.record_bytes_per_token_layer > 0,
+            f"rollback={self.scheme.code} keeps states, not records",
+            CapacityError,
+        )
+        return self.memory.kda_bytes_per_layer / self.record_bytes_per_token_layer
+
+    def step_traffic(self, num_committed: float) -> StepTraffic:
+        """Bytes that one step moves for rollback and state, all KDA layers of one rank.
+
+        A model of passes, not a measurement: every pass over the state reads or writes it once,
+        whatever a kernel keeps in registers or caches. Verification reads the committed state once
+        under every scheme.
+
+        Args:
+            num_committed: tokens that the step commits, 1 to ``draft_len + 1``; a mean will do.
+        """
+        width = 1 + self.draft_len
+        require(
+            1 <= num_committed <= width,
+            f"num_committed={num_committed} must lie between 1 and {width} = 1 + drafts",
+            CapacityError,
+        )
+        layers = self.memory.model.num_kda_layers
+        state = layers * self.memory.state_bytes_per_layer
+        row = layers * self.record_bytes_per_token_layer
+        if self.draft_len == 0:
+            return StepTraffic(state, state, 0, 0)
+        match self.scheme.commit:
+            case Commit.POINTER:
+                return StepTraffic(state, width * state, 0, 0)
+            case Commit.COPY:
+                return StepTraffic(2 * state, (width + 1) * state, 0, 0)
+            case Commit.EAGER:
+                return StepTraffic(2 * state, state, num_committed * row, width * row)
+            case Commit.LAZY:
+                return StepTraffic(state, state, num_committed * row, width * row)
+            case Commit.FOLD:
+                return self._ring_traffic(state, row, num_committed)
+
+    def _ring_traffic(self, state: int, row: int, num_committed: float) -> StepTraffic:
+        """The ring folds once its history reaches window - T + 1 rows (FlashInfer #4864)."""
+        width = 1 + self.draft_len
+        flush_min = self.scheme.ring_window - width + 1
+        steps = math.ceil(flush_min / num_committed)
+        history = num_committed * (steps - 1) / 2
+        return StepTraffic(state, state / steps, history * row, width * row)
 
 
 def rollback_cost(memory: RequestMemory, code: str, draft_len: int) -> RollbackCost:

@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from k3core.capacity.block_pool import BlockPool
 from k3core.capacity.memory import RequestMemory
-from k3core.capacity.pools import GIB, BlockPool, SplitPools
+from k3core.capacity.pools import GIB, SplitPools
 from k3core.capacity.presets import ModelPreset, get_preset
 from k3core.capacity.profiles import EngineProfile, get_profile
-from k3core.capacity.rollback import SCHEMES, RollbackCost, rollback_cost
+from k3core.capacity.rollback import RollbackCost, rollback_cost
+from k3core.capacity.schemes import SCHEMES
 from k3core.errors import CapacityError, require
 from k3core.units import bytes_text
 

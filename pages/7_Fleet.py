@@ -85,7 +85,6 @@ v = page.controls(
         options=(0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0),
         shown=lambda values: not synthetic,
     ),
-    ui.SEED,
     ui.Slider("cluster_count", 8, "fleet", low=2, high=32),
     ui.Steps("vnodes", 160, "fleet", options=(1, 2, 4, 8, 16, 40, 80, 160, 320)),
     ui.Steps("fleet_blocks", 4000, "fleet", options=(250, 500, 1000, 2000, 4000, 8000, 16000)),
@@ -115,6 +114,7 @@ v = page.controls(
         high=64,
         shown=has_budgets,
     ),
+    ui.SEED,
 )
 params = {
     "trace": trace.key if trace else "",
@@ -188,21 +188,23 @@ def draw_main() -> None:
 def draw_strip() -> None:
     """Clusters by time under the chosen router."""
     s = page.study(studies.load_strip, router=router, **params)
-    failed = len(s.tables["marks"]) > 0
+    if s.tables["marks"].empty:
+        event = "calm"
+    else:
+        event = "lost_home" if router.startswith("session") else "cut_off"
     page.section(
         "strip",
         {"strip": figures.load_strip(s.tables)},
         columns=1,
         tables={"strip": s.tables["strip"]},
         router=page.t(f"option.{router}"),
-        failed=page.t(
-            "strip.failed",
+        what=page.t(
+            f"strip.{event}",
             failovers=count_text(s.num_failovers),
+            moved=count_text(s.num_moved),
             cluster=f"c{v.kill_cluster}",
             tokens=count_text(s.reprefilled_tokens),
-        )
-        if failed
-        else page.t("strip.calm"),
+        ),
         bin=f"{s.bin_s:g}",
     )
 

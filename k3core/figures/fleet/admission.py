@@ -33,7 +33,7 @@ def _by_class() -> tuple[alt.YOffset, alt.Color]:
     color = (
         alt.Color("cls:N")
         .scale(domain=CLASSES, range=[style.NEUTRAL, style.FREE])
-        .legend(style.legend())
+        .legend(style.legend(symbolStrokeWidth=0.8))
         .title(None)
     )
     return offset, color
@@ -88,21 +88,21 @@ def fig_fleet_budget(tables: Tables) -> Panels:
             seconds_axis("fleet.axis.p95", low, high),
             "format(datum.p95_s, ',.3~r') + ' s'",
             alt.Scale(type="log", domain=[low, high], nice=False),
-        ).properties(height=300, title="fleet.panel.p95"),
+        ).properties(height=350, title="fleet.panel.p95"),
         "refused": _bars(
             table,
             "num_refused",
             alt.Axis(title="fleet.axis.num_refused", format="d", tickMinStep=1),
             "format(datum.num_refused, ',') + ' / ' + format(datum.num_arrived, ',')",
             alt.Scale(domain=[0, max(4.0, most * 1.35)]),
-        ).properties(height=300, title="fleet.panel.refused"),
+        ).properties(height=350, title="fleet.panel.refused"),
         "goodput": _bars(
             table,
             "goodput",
             alt.Axis(title="fleet.axis.goodput", format="%", values=[0, 0.25, 0.5, 0.75, 1]),
             "format(datum.goodput, '.1%')",
             alt.Scale(domain=[0, 1.2]),
-        ).properties(height=300, title="fleet.panel.goodput"),
+        ).properties(height=350, title="fleet.panel.goodput"),
         "misleading": _misleading(table, low, high),
     }
 
@@ -163,4 +163,4 @@ def _misleading(table: pd.DataFrame, low: float, high: float) -> alt.LayerChart:
         wrong.transform_calculate(hatch="datum.infinite ? '╱╱╱╱╱╱╱╱ ∞' : '╱╱'")
         .mark_text(align="right", dx=-4, fontSize=12, color=style.REJECTED, fontWeight="bold")
         .encode(x, y, offset, alt.Text("hatch:N"), tooltip=tooltip),
-    ).properties(height=300, title="fleet.panel.misleading")
+    ).properties(height=350, title="fleet.panel.misleading")

@@ -56,7 +56,7 @@ def fig_fleet_hash_ring(tables: Tables) -> Panels:
                 domain=["largest", "smallest", "other"],
                 range=[style.REJECTED, style.NEUTRAL, style.FREE],
             )
-            .legend(style.legend(values=["largest", "smallest"]))
+            .legend(style.legend(values=["largest", "smallest"], symbolStrokeWidth=0))
             .title(None),
             tooltip=[
                 alt.Tooltip("cluster:N", title="fleet.axis.cluster"),
@@ -183,7 +183,7 @@ def fig_fleet_minimal_perturbation(tables: Tables) -> Panels:
         moved_base.mark_text(align="left", dx=5, fontWeight="bold").encode(
             count, what, alt.Text("num_sessions:Q")
         ),
-    ).properties(height=230, title="fleet.panel.moved")
+    ).properties(height=260, title="fleet.panel.moved")
     return {
         "moved": moved,
         "share": _moved_share(tables),
@@ -219,7 +219,7 @@ def _after(table: pd.DataFrame) -> alt.LayerChart:
         base.transform_filter("datum.part == 'gone' && datum.num_sessions > 0")
         .mark_text(dy=-8, fontWeight="bold")
         .encode(x, y, alt.TextValue("0")),
-    ).properties(height=230, title="fleet.panel.after")
+    ).properties(height=260, title="fleet.panel.after")
 
 
 def _moved_share(tables: Tables) -> alt.LayerChart:
@@ -256,7 +256,7 @@ def _moved_share(tables: Tables) -> alt.LayerChart:
                 alt.Tooltip("high:Q", format=".2%", title="fleet.axis.band_high"),
             ],
         ),
-    ).properties(height=230, title="fleet.panel.moved_share")
+    ).properties(height=260, title="fleet.panel.moved_share")
 
 
 def _timeline(tables: Tables, column: str) -> alt.LayerChart:

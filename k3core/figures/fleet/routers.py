@@ -16,7 +16,7 @@ from k3core.figures.fleet.common import (
     seconds_ticks,
 )
 
-_LABEL_WIDTH = 0.2  # of the reuse axis
+_LABEL_WIDTH = 0.3  # of the reuse axis
 _LABEL_STEPS = (0.0, 0.03, 0.06, 0.09, 0.12, 0.15)
 _OFF_SCALE = 12.0  # times the median P95: beyond that a mark is drawn at the edge
 
@@ -96,7 +96,7 @@ def main_picture(tables: Tables) -> alt.LayerChart:
     )
     size = (
         alt.Size("peak_to_mean:Q")
-        .scale(domain=[1, 8], range=[90, 900], clamp=True)
+        .scale(domain=[1, 8], range=[80, 560], clamp=True)
         .legend(
             orient="top", values=[1, 2, 4, 8], title="fleet.axis.peak_to_mean", symbolType="circle"
         )
@@ -137,7 +137,7 @@ def main_picture(tables: Tables) -> alt.LayerChart:
             x,
             y,
             alt.Size("peak_to_mean:Q")
-            .scale(domain=[1, 8], range=[420, 1600], clamp=True)
+            .scale(domain=[1, 8], range=[420, 1100], clamp=True)
             .legend(None),
             alt.StrokeWidth("refused_share:Q").scale(domain=[0, 1], range=[1.5, 14]).legend(None),
             tooltip=tooltip,
@@ -154,7 +154,7 @@ def main_picture(tables: Tables) -> alt.LayerChart:
         *_names(named, x, alt.Y("label_s:Q")),
     ]
     chart = layer(*layers).resolve_scale(size="independent")
-    return chart.properties(height=380, title="fleet.panel.routers")
+    return chart.properties(height=420, title="fleet.panel.routers")
 
 
 def _names(named: alt.Chart, x: alt.X, y: alt.Y) -> list[alt.Chart]:

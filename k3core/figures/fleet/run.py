@@ -48,7 +48,7 @@ def _ecdf(table: pd.DataFrame) -> alt.LayerChart:
     rule = alt.Chart(pd.DataFrame({"share": [0.95]}))
     y = (
         alt.Y("share:Q")
-        .scale(domain=[0, 1])
+        .scale(domain=[0, 1.02], nice=False)
         .axis(title="fleet.axis.share_served", format="%", values=[0, 0.25, 0.5, 0.75, 0.95])
     )
     return layer(

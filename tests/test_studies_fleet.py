@@ -1,0 +1,359 @@
+"""The studies of page 7 run the real fleet; the replay prints what the command line promises."""
+
+import json
+import math
+
+import altair as alt
+import numpy as np
+import pytest
+
+from k3core.errors import BudgetError, K3Error, TraceError
+from k3core.figures import fleet as figures
+from k3core.fleet.router import ROUTERS
+from k3core.studies import fleet as studies
+from k3core.studies.fleet.admission import SETTINGS, with_burst
+from k3core.studies.fleet.bins import bin_size_s
+
+SMALL = {"num_requests": 400, "num_sessions": 200, "kill_minute": 1, "down_minutes": 1}
+
+
+def mooncake(*rows):
+    lines = (
+        {"timestamp": time, "input_length": length, "output_length": 1, "hash_ids": list(ids)}
+        for time, length, ids in rows
+    )
+    return "\n".join(map(json.dumps, lines)).encode()
+
+
+TICKS = mooncake(*[(3000 * (i // 6), 700, (0, i + 1)) for i in range(120)])
+
+
+# ---- routers -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def default_routers():
+    return studies.routers()
+
+
+def test_every_router_serves_the_same_requests(default_routers):
+    table = default_routers.tables["routers"]
+    assert table["router"].tolist() == list(ROUTERS)
+    assert set(table["num_arrived"]) == {1800}
+
+
+def test_most_reuse_is_not_least_waiting(default_routers):
+    ring, bounded = default_routers.row("session"), default_routers.row("session-bounded")
+    least, prefix = default_routers.row("least-loaded"), default_routers.row("prefix-load")
+    assert ring["reuse"] > 3 * least["reuse"]
+    assert ring["p95_s"] > least["p95_s"]
+    assert bounded["p95_s"] < ring["p95_s"]
+    assert prefix["p95_s"] < least["p95_s"]
+    assert default_routers.least_wait == "prefix-load"
+
+
+def test_longest_prefix_sends_all_to_one_cluster(default_routers):
+    """All but what is cut off by the failure of another cluster: the hub holds everyone."""
+    row = default_routers.row("longest-prefix")
+    assert row["peak_to_mean"] == 8.0
+    assert row["p95_s"] > 50 * default_routers.row("prefix-load")["p95_s"]
+
+
+def test_usable_reuse_never_exceeds_the_mla_match(default_routers):
+    table = default_routers.tables["routers"]
+    assert (table["reuse"] <= table["mla_match"]).all()
+
+
+def test_a_trace_with_ticks_runs_raw_and_spread():
+    stored = studies.store_trace(TICKS)
+    result = studies.routers(trace=stored.key, kill_minute=0)
+    assert result.tick_s == 3.0
+    assert result.tables["routers"]["ticks"].value_counts().to_dict() == {"raw": 7, "spread": 7}
+
+
+def test_choosing_marks_one_router(default_routers):
+    chosen = default_routers.choose("random")["routers"]
+    assert chosen.loc[chosen["chosen"], "router"].tolist() == ["random"]
+
+
+def test_strip_holds_all_work_and_none_at_a_cluster_that_is_down():
+    p = {**SMALL, "num_requests": 600, "kill_cluster": 2}
+    s = studies.load_strip("session", **p)
+    strip = s.tables["strip"]
+    down = strip[(strip["cluster"] == "c2") & (strip["minute"] >= 1) & (strip["minute"] < 2)]
+    assert len(down) > 3
+    assert (down["num_requests"] == 0).all()
+    assert strip["num_requests"].sum() == 600
+    run = studies.simulation("session", **p)
+    assert (strip["load"] * s.bin_s).sum() == pytest.approx(run.total_s)
+    assert s.tables["marks"]["event"].tolist() == ["fails", "returns"]
+
+
+def test_without_a_failure_nothing_is_marked():
+    s = studies.load_strip(**{**SMALL, "kill_minute": 0})
+    assert s.tables["marks"].empty
+    assert (s.num_failovers, s.num_moved) == (0, 0)
+
+
+def test_time_bins_are_round_and_few():
+    assert [bin_size_s(span) for span in (1, 300, 301, 3600, 36_000)] == [5, 5, 10, 60, 600]
+    assert 1e9 / bin_size_s(1e9) <= 60
+
+
+# ---- ring and failover -------------------------------------------------------------------------
+
+
+def test_arcs_of_a_strip_are_the_whole_ring():
+    arcs = studies.hash_ring().tables["arcs"]
+    for vnodes in (1, 8):
+        strip = arcs[arcs["vnodes"] == vnodes]
+        assert (strip["end"] - strip["start"]).sum() == pytest.approx(1)
+
+
+def test_crowded_strips_show_the_extreme_owners_only():
+    arcs = studies.hash_ring().tables["arcs"]
+    assert set(arcs[arcs["vnodes"] == 160]["role"]) == {"largest", "smallest"}
+
+
+def test_ring_sessions_add_up_and_follow_the_shares():
+    r = studies.hash_ring(vnodes=40, num_sessions=10_000)
+    sessions = r.tables["sessions"]
+    assert sessions["num_sessions"].sum() == 10_000
+    sigma = np.sqrt(10_000 * sessions["share"] * (1 - sessions["share"]))
+    assert (np.abs(sessions["num_sessions"] - 10_000 * sessions["share"]) < 4.5 * sigma).all()
+
+
+def test_more_points_spread_less():
+    peaks = studies.hash_ring(num_clusters=16).tables["imbalance"]["mean"]
+    assert peaks.is_monotonic_decreasing
+
+
+@pytest.mark.parametrize("num_clusters", [2, 8, 32])
+def test_only_the_victims_sessions_move(num_clusters):
+    f = studies.minimal_perturbation(**SMALL, num_clusters=num_clusters, kill_cluster=1)
+    assert (f.num_collateral, f.num_at_removed) == (0, 0)
+    moved = f.tables["moved"].set_index("what")["num_sessions"]
+    assert moved.sum() == 600
+    after = f.tables["after"].groupby("part")["num_sessions"].sum()
+    assert after["inherited"] == after["gone"] == f.num_moved
+    assert after["kept"] == 600 - f.num_moved
+
+
+def test_the_moved_share_is_the_arcs_of_the_victim():
+    f = studies.minimal_perturbation(num_ring_sessions=20_000, **SMALL)
+    arcs = f.tables["arcs"]
+    share = (arcs["end"] - arcs["start"]).sum()
+    assert f.moved_share == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / 20_000))
+
+
+def test_failover_shows_in_the_victims_reuse_only():
+    f = studies.minimal_perturbation(kill_minute=6, down_minutes=0)
+    calm = studies.minimal_perturbation(kill_minute=0)
+    tables = [study.tables["timeline"] for study in (f, calm)]
+    before = [table[table["minute"] < 5]["reuse"].tolist() for table in tables]
+    assert before[0] == before[1]
+    at_failure = [
+        table[(table["group"] == "victim") & (table["minute"] == 6)]["reuse"].item()
+        for table in tables
+    ]
+    assert at_failure[0] < at_failure[1]
+    assert f.num_failovers > 0
+    assert f.reprefilled_tokens > 0
+
+
+def test_one_cluster_cannot_lose_one():
+    with pytest.raises(K3Error, match="num_clusters=1"):
+        studies.minimal_perturbation(num_clusters=1, kill_cluster=0)
+
+
+# ---- admission ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def budgets():
+    return studies.admission()
+
+
+def test_all_settings_see_the_same_arrivals(budgets):
+    table = budgets.tables["classes"]
+    assert table["setting"].drop_duplicates().tolist() == list(SETTINGS)
+    assert set(table[table["cls"] == "short"]["num_arrived"]) == {budgets.num_short}
+    served_or_not = table["num_served"] + table["num_refused"]
+    assert (served_or_not == table["num_arrived"]).all()
+
+
+def test_own_budgets_protect_the_short_and_shared_ones_do_not(budgets):
+    assert budgets.refused_short_separate < budgets.refused_short_shared
+    assert budgets.p95_short_separate < budgets.p95_short_none
+    queues = [budgets.value(s, "short", "p95_s") for s in ("separate-queue", "shared-queue")]
+    assert queues[0] < queues[1]
+
+
+def test_a_queue_refuses_nobody(budgets):
+    for cls in ("short", "long"):
+        assert budgets.value("separate-queue", cls, "num_refused") == 0
+
+
+def test_the_misleading_percentile_is_infinite_where_many_are_refused(budgets):
+    table = budgets.tables["classes"]
+    infinite = np.isinf(table["misleading_p95_s"])
+    assert (infinite == (table["refused_share"] > 0.05)).all()
+    assert infinite.any()
+    assert np.isfinite(table["p95_s"]).all()
+
+
+def test_a_burst_is_inserted_and_nothing_else_changes():
+    workload = studies.FleetParams(**SMALL).workload()
+    burst, start_s = with_burst(workload, 25, seed=3)
+    new = burst.input_len == 100_000
+    assert new.sum() == 25
+    assert ((burst.arrival_s[new] >= start_s) & (burst.arrival_s[new] <= start_s + 20)).all()
+    kept = np.flatnonzero(~new)
+    assert [burst.path(i) for i in kept[:50]] == [workload.path(i) for i in range(50)]
+    np.testing.assert_array_equal(burst.sessions[~new], workload.sessions)
+    assert len(np.unique(burst.sessions[new])) == 25
+    assert with_burst(workload, 0, 0)[0] is workload
+
+
+def test_a_weight_above_its_budget_is_refused():
+    with pytest.raises(BudgetError, match="never be admitted"):
+        studies.admission(budget_long=2, **SMALL)
+
+
+# ---- one run -----------------------------------------------------------------------------------
+
+
+def test_curves_end_at_everyone_and_bins_hold_everyone():
+    s = studies.simulation(**SMALL)
+    for cls in ("short", "long"):
+        curve = s.tables["ecdf"][s.tables["ecdf"]["cls"] == cls]
+        assert curve["share"].iloc[-1] == 1.0
+        assert curve["ttft_s"].is_monotonic_increasing
+    assert s.tables["histogram"]["num_requests"].sum() == s.num_served == 400
+    assert s.tables["load"]["num_served"].sum() == 400
+
+
+def test_a_class_that_is_absent_has_no_percentile():
+    stored = studies.store_trace(TICKS)
+    s = studies.simulation(trace=stored.key, kill_minute=0)
+    assert math.isnan(s.p95_s["long"])
+    assert s.tables["p95"]["cls"].tolist() == ["short"]
+    assert figures.fig_fleet_simulation(s.tables)
+
+
+def test_the_same_parameters_give_the_same_tables():
+    first, second = (studies.simulation(**SMALL, admission="queue") for _ in range(2))
+    for name, table in first.tables.items():
+        assert table.to_csv() == second.tables[name].to_csv()
+
+
+@pytest.mark.parametrize(
+    "kwargs", [{"admission": "maybe"}, {"kill_cluster": 8}, {"cost": "x"}, {"trace": "gone"}]
+)
+def test_impossible_parameters_raise(kwargs):
+    with pytest.raises(K3Error, match=str(next(iter(kwargs.values())))):
+        studies.simulation(**kwargs)
+
+
+# ---- traces and replay -------------------------------------------------------------------------
+
+
+def test_a_stored_trace_is_counted_whole():
+    stored = studies.store_trace(TICKS)
+    assert (stored.num_requests, stored.num_sessions) == (120, 120)
+    assert stored == studies.stored_trace(stored.key)
+
+
+def test_an_upload_is_bounded_and_its_bad_line_named(monkeypatch):
+    with pytest.raises(TraceError, match="line 2"):
+        studies.store_trace(TICKS.split(b"\n")[0] + b"\nnonsense")
+    monkeypatch.setattr("k3core.studies.fleet.traces.MAX_UPLOAD_MB", 0)
+    with pytest.raises(TraceError, match="larger than 0 MB"):
+        studies.store_trace(TICKS)
+
+
+def test_only_the_last_traces_are_kept():
+    first = studies.store_trace(mooncake((0, 10, (1,))))
+    for number in range(4):
+        studies.store_trace(mooncake((0, 11 + number, (1,))))
+    with pytest.raises(TraceError, match="upload it again"):
+        studies.stored_trace(first.key)
+
+
+@pytest.fixture
+def trace_file(tmp_path):
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(TICKS)
+    return path
+
+
+def test_replay_reports_every_promised_key(trace_file):
+    facts = studies.replay_trace(trace_file, clusters=2, capacity_blocks=50).as_dict()
+    assert json.loads(json.dumps(facts, allow_nan=False)) == facts
+    for key in (
+        "num_requests", "num_served", "num_rejected", "total_blocks", "hit_blocks",
+        "total_tokens", "hit_tokens", "reused_tokens", "p95_ttft_s", "peak_to_mean_load",
+        "requests_per_s", "class_threshold_tokens", "load_unit",
+    ):  # fmt: skip
+        assert key in facts
+    assert (facts["num_requests"], facts["num_served"], facts["num_rejected"]) == (120, 120, 0)
+    assert (facts["total_blocks"], facts["total_tokens"]) == (240, 84_000)
+    assert facts["p95_ttft_s"]["long"] is None
+
+
+def test_replay_counts_hits_by_hand(tmp_path):
+    """Block 0 is cached from the first request on; the third request finds its checkpoint."""
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(mooncake(*[(9000 * i, 700, (0, i + 1)) for i in range(4)]))
+    facts = studies.replay_trace(path, clusters=1, capacity_blocks=10).as_dict()
+    assert (facts["hit_blocks"], facts["hit_tokens"]) == (3, 3 * 512)
+    assert facts["reused_tokens"] == 3 * 512  # each leaves one at (700-1)//512 = 1 block
+    path.write_bytes(mooncake(*[(9000 * i, 1024, (0, 1)) for i in range(2)]))
+    facts = studies.replay_trace(path, clusters=1, capacity_blocks=10).as_dict()
+    assert (facts["hit_blocks"], facts["hit_tokens"], facts["reused_tokens"]) == (2, 1024, 512)
+
+
+def test_replay_is_the_same_but_for_the_clock(trace_file):
+    facts = [studies.replay_trace(trace_file, router="least-loaded").as_dict() for _ in range(2)]
+    for run in facts:
+        del run["requests_per_s"]
+    assert json.dumps(facts[0]) == json.dumps(facts[1])
+
+
+def test_replay_text_states_threshold_unit_and_model(trace_file):
+    text = "\n".join(studies.render_text(studies.replay_trace(trace_file)))
+    for words in ("120 served, 0 rejected", "16,384", "prefill seconds", "Kimi K3", "requests/s"):
+        assert words in text
+
+
+# ---- pictures ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "panels",
+    [
+        lambda: {"main": figures.main_picture(studies.routers(**SMALL).choose("session"))},
+        lambda: {"main": figures.main_picture(studies.routers(**SMALL, admission="reject").tables)},
+        lambda: {"strip": figures.load_strip(studies.load_strip(**SMALL).tables)},
+        lambda: figures.fig_fleet_hash_ring(studies.hash_ring(num_clusters=32).tables),
+        lambda: figures.fig_fleet_minimal_perturbation(
+            studies.minimal_perturbation(**SMALL).tables
+        ),
+        lambda: figures.fig_fleet_budget(studies.admission(**SMALL).tables),
+        lambda: figures.fig_fleet_simulation(studies.simulation(**SMALL).tables),
+    ],
+)
+def test_panels_are_single_valid_charts(panels):
+    with alt.data_transformers.enable("default", max_rows=None):
+        for name, chart in panels().items():
+            assert isinstance(chart, (alt.Chart, alt.LayerChart)), name
+            assert chart.to_dict()["title"].startswith("fleet.panel.")
+
+
+def test_labels_of_routers_keep_apart():
+    """Marks at one spot get labels at different heights."""
+    tables = studies.routers(**SMALL).choose("session")
+    rows = tables["routers"].head(4).assign(reuse=0.2, p95_s=4.0)
+    chart = figures.main_picture({"routers": rows}).to_dict()
+    data = next(iter(chart["datasets"].values()))
+    assert len({row["label_s"] for row in data}) == 4

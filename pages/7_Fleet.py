@@ -167,6 +167,7 @@ def draw_main() -> None:
     page.main(
         figures.main_picture(r.choose(router)),
         r.tables["routers"].drop(columns=["chosen", "refused_text"]),
+        pick="fleet_router",
         requests=count_text(r.num_requests),
         sessions=count_text(r.num_sessions),
         minutes=f"{r.minutes:.1f}",

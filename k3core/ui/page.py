@@ -266,15 +266,41 @@ class Page:
             **options,
         )
 
-    def main(self, chart: Any, table: pd.DataFrame | None = None, **values: object) -> None:
-        """The main picture across the page, the sentence that reads it, and its data."""
+    def main(
+        self,
+        chart: Any,
+        table: pd.DataFrame | None = None,
+        *,
+        pick: str | None = None,
+        **values: object,
+    ) -> None:
+        """The main picture across the page, the sentence that reads it, and its data.
+
+        Args:
+            pick: key of a control that a click on a mark sets: the chart has a point selection of
+                that name over a field that holds the control's codes.
+        """
+        options = {"on_select": "rerun", "selection_mode": pick} if pick else {}
         with self._dimmed("main"):
-            self.chart(chart, "main", title=False)
+            event = self.chart(chart, "main", title=False, **options)
+        if pick:
+            self._picked(pick, event.selection.get(pick) or [])
         if self.has_text("main.look"):
             st.caption(self.t("main.look", **values))
         if table is not None:
             with st.expander(self.t("data")):
                 self.data(table, "main")
+
+    def _picked(self, key: str, marks: Sequence[Mapping[str, Any]]) -> None:
+        """Give a freshly clicked mark's code to the control ``key`` through the URL."""
+        code = next((str(code) for mark in marks for code in mark.values()), None)
+        memory = f"_picked_{self.slug}"
+        if code == st.session_state.get(memory):
+            return
+        st.session_state[memory] = code
+        if code is not None and code != self._values.get(key):
+            st.query_params[key] = code
+            st.rerun()
 
     def section(
         self,

@@ -142,7 +142,8 @@ def main_picture(tables: Tables) -> alt.LayerChart:
             alt.StrokeWidth("refused_share:Q").scale(domain=[0, 1], range=[1.5, 14]).legend(None),
             tooltip=tooltip,
         ),
-        raw.mark_point(filled=True, color=style.NEUTRAL, opacity=1).encode(
+        raw.mark_point(filled=True, color=style.NEUTRAL, opacity=1, cursor="pointer")
+        .encode(
             x,
             y,
             size,
@@ -150,7 +151,8 @@ def main_picture(tables: Tables) -> alt.LayerChart:
             .scale(domain=[False, True], range=["circle", "triangle-up"])
             .legend(None),
             tooltip=tooltip,
-        ),
+        )
+        .add_params(alt.selection_point(name="fleet_router", fields=["router"], nearest=False)),
         *_names(named, x, alt.Y("label_s:Q")),
     ]
     chart = layer(*layers).resolve_scale(size="independent")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from k3core.errors import require
+from k3core.errors import require, require_count
+
+__all__ = ["compute_dtype", "require_count", "require_float", "require_shape"]
 
 
 def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
@@ -24,15 +26,3 @@ def require_float(name: str, x: object) -> None:
 def require_shape(name: str, x: Tensor, shape: tuple[int, ...]) -> None:
     """Raise K3Error unless `x` has exactly this shape."""
     require(tuple(x.shape) == shape, f"{name} has shape {tuple(x.shape)}; allowed: {shape}")
-
-
-def require_count(name: str, value: object, least: int = 0, most: int | None = None) -> None:
-    """Raise K3Error unless `value` is an integer from `least` to `most`."""
-    valid = (
-        isinstance(value, int)
-        and not isinstance(value, bool)
-        and value >= least
-        and (most is None or value <= most)
-    )
-    upper = "" if most is None else f" and <= {most}"
-    require(valid, f"{name}={value!r} must be an integer >= {least}{upper}")

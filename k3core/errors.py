@@ -6,6 +6,8 @@ state changes.
 
 from __future__ import annotations
 
+import operator
+
 
 class K3Error(ValueError):
     """Base of all errors raised by k3core."""
@@ -47,3 +49,21 @@ def require(condition: bool, message: str, error: type[K3Error] = K3Error) -> No
     """Raise ``error(message)`` unless ``condition`` holds."""
     if not condition:
         raise error(message)
+
+
+def require_count(name: str, value: object, least: int = 0, most: int | None = None) -> int:
+    """``value`` as an int from ``least`` to ``most``; bools and fractions are no counts.
+
+    Raises:
+        K3Error: ``value`` is not such an integer.
+    """
+    upper = "" if most is None else f" and <= {most}"
+    message = f"{name}={value!r} must be an integer >= {least}{upper}"
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise K3Error(message) from None
+    require(number >= least and (most is None or number <= most), message)
+    return number

@@ -168,7 +168,7 @@ def test_appending_hashes_only_the_blocks_that_it_completes(monkeypatch):
         calls.append(args)
         return real(*args)
 
-    monkeypatch.setattr("k3core.block_hash.sha256", counting)
+    monkeypatch.setattr("k3core.prefix_cache.block_hash.sha256", counting)
     prompt = PromptHashes(range(100), 10)
     assert len(calls) == 10
     prompt.append(range(9))
@@ -360,7 +360,7 @@ def test_a_checkpoint_of_unregistered_blocks_is_refused():
 
 @pytest.mark.parametrize(("block", "groups"), [(0, 1), (-1, 1), (512, 0), (1.5, 1), (True, 1)])
 def test_impossible_sizes_are_refused(block, groups):
-    with pytest.raises(CacheError):
+    with pytest.raises(ValueError):
         PrefixCache(block, groups)
 
 

@@ -28,7 +28,7 @@ from k3core.fleet import (
 )
 from k3core.i18n import has_text, t
 from k3core.model import KDALayer
-from k3core.page_pool import PagePool
+from k3core.paged_cache.pool import PagePool
 from k3core.parallel import ranks
 from k3core.studies import verification as v
 from k3core.studies.verification.check import Case, Check, difference
@@ -373,7 +373,7 @@ def test_every_row_outside_the_matrix_was_broken_once():
 
 
 def test_a_row_sees_reuse_of_tokens_that_were_not_shared(monkeypatch):
-    from k3core import block_hash
+    from k3core.prefix_cache import block_hash
 
     class Deaf(block_hash.PromptHashes):
         """Hashes only how many blocks there are."""

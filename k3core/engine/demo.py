@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from k3core.checks import require_count
 from k3core.engine.drafters import Drafter, NoisyReplayDrafter
 from k3core.engine.request import RequestResult
 from k3core.engine.serving import Engine
-from k3core.errors import require
+from k3core.errors import require, require_count
 from k3core.model import HybridModel, ModelConfig
 
 

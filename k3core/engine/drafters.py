@@ -7,8 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from k3core.checks import require_count
-from k3core.errors import require
+from k3core.errors import require, require_count
 
 
 class Drafter(Protocol):

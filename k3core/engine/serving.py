@@ -19,7 +19,6 @@ from time import perf_counter
 
 import torch
 
-from k3core.checks import require_count
 from k3core.engine.drafters import Drafter
 from k3core.engine.memory import CachedBlock, Checkpoint, PagedMemory
 from k3core.engine.request import (
@@ -31,7 +30,7 @@ from k3core.engine.request import (
     Step,
     next_chunk_end,
 )
-from k3core.errors import PoolExhausted, require
+from k3core.errors import PoolExhausted, require, require_count
 from k3core.model import HybridModel
 from k3core.paged_cache import PageKind, PagePool
 from k3core.prefix_cache import PrefixCache, PromptHashes, Registration

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from k3core.checks import require_count
 from k3core.dtypes import dtype_bytes
-from k3core.errors import require
+from k3core.errors import require, require_count
 from k3core.kda import KDAState
 
 TORCH_DTYPES = {"float32": torch.float32, "float64": torch.float64}

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from k3core.checks import require_count
-from k3core.errors import require
+from k3core.errors import require, require_count
 
 
 class Piece(NamedTuple):

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from k3core import kda
-from k3core.checks import compute_dtype, require_count, require_shape
-from k3core.errors import require
+from k3core.checks import compute_dtype, require_shape
+from k3core.errors import require, require_count
 from k3core.parallel import affine
 from k3core.parallel.affine import AffineMap
 from k3core.parallel.layout import Layout

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from k3core.checks import require_count
-from k3core.errors import require
+from k3core.errors import require, require_count
 from k3core.parallel.layout import Layout
 
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from k3core.errors import K3Error
-from k3core.page_pool import PagePool
-from k3core.sizes import positive_int
+from k3core.errors import K3Error, require_count
+from k3core.paged_cache.pool import PagePool
 from k3core.studies.paged_cache.run import KIND_CODES, pages_for
 from k3core.studies.paged_cache.sizes import RequestSizes, request_sizes
 from k3core.units import count_text
@@ -65,8 +64,8 @@ def lengths(
     """
     sizes = request_sizes(model, tp, state_dtype, mla_dtype, heads, dk, dv, tokens_per_page)
     for name, value in {"kda_layers": kda_layers, "pool_pages": pool_pages}.items():
-        positive_int(name, value)
-    seq_len = positive_int("seq_len", seq_len)
+        require_count(name, value, 1)
+    seq_len = require_count("seq_len", seq_len, 1)
     per_layer = _state_pages(sizes)
     model_layers = {
         "layer": (1, 1),

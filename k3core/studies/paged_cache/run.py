@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 import pandas as pd
 import torch
 
-from k3core.errors import K3Error, require
-from k3core.page_pool import PagePool
-from k3core.page_stats import PageKind
+from k3core.errors import K3Error, require, require_count
 from k3core.paged_cache import LayerState, PagedCache
-from k3core.sizes import positive_int
+from k3core.paged_cache.pool import PagePool
+from k3core.paged_cache.stats import PageKind
 from k3core.studies.paged_cache.sizes import (
     TORCH_DTYPES,
     RequestSizes,
@@ -186,7 +185,7 @@ def run_pool(
         "num_requests": num_requests,
         "seq_len": seq_len,
     }.items():
-        positive_int(name, value)
+        require_count(name, value, 1)
     require(num_requests <= 26, f"num_requests={num_requests} must be at most 26")
     require(keep in ("cached", "dropped"), f"keep={keep!r} must be cached or dropped")
     sizes.require_buffer(pool_pages)

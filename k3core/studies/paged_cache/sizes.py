@@ -8,10 +8,9 @@ import torch
 
 from k3core.capacity.memory import RequestMemory
 from k3core.capacity.presets import get_preset
-from k3core.errors import K3Error, require
-from k3core.page_pool import PagePool
+from k3core.errors import K3Error, require, require_count
 from k3core.paged_cache import PagedCache
-from k3core.sizes import positive_int
+from k3core.paged_cache.pool import PagePool
 from k3core.studies import single_thread  # noqa: F401
 
 TORCH_DTYPES = {
@@ -106,8 +105,8 @@ def request_sizes(
         K3Error: a size is not an integer of at least 1, or a name is unknown.
     """
     for name, value in {"heads": heads, "dk": dk, "dv": dv}.items():
-        positive_int(name, value)
-    positive_int("tokens_per_page", tokens_per_page)
+        require_count(name, value, 1)
+    require_count("tokens_per_page", tokens_per_page, 1)
     for name, dtype in {"state_dtype": state_dtype, "mla_dtype": mla_dtype}.items():
         if dtype not in TORCH_DTYPES:
             raise K3Error(f"{name}={dtype!r} is unknown; allowed: {', '.join(TORCH_DTYPES)}")

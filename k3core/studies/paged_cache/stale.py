@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pandas as pd
 import torch
 
-from k3core.page_pool import PagePool
-from k3core.page_stats import PageKind
-from k3core.sizes import positive_int
+from k3core.errors import require_count
+from k3core.paged_cache.pool import PagePool
+from k3core.paged_cache.stats import PageKind
 from k3core.studies.paged_cache.run import stale_content
 from k3core.studies.paged_cache.sizes import TORCH_DTYPES, RequestSizes, request_sizes
 
@@ -61,8 +61,8 @@ def stale_bytes(
         K3Error: a size is out of range.
     """
     sizes = request_sizes(model, tp, state_dtype, mla_dtype, heads, dk, dv, tokens_per_page)
-    num_written = min(positive_int("num_written", num_written), tokens_per_page)
-    shown_rows = min(positive_int("shown_rows", shown_rows), tokens_per_page)
+    num_written = min(require_count("num_written", num_written, 1), tokens_per_page)
+    shown_rows = min(require_count("shown_rows", shown_rows, 1), tokens_per_page)
     rows, readers = [], []
     for name, make in (("scrubbed", PagePool), ("unscrubbed", _UnscrubbedPool)):
         page_rows, result = _state_then_rows(sizes, make, num_written)

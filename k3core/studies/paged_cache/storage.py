@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import pandas as pd
 import torch
 
-from k3core.errors import require
-from k3core.page_pool import PagePool
+from k3core.errors import require, require_count
 from k3core.paged_cache import PagedCache, head_slice, pack_heads, unpack_heads
-from k3core.sizes import positive_int
+from k3core.paged_cache.pool import PagePool
 from k3core.studies.paged_cache.sizes import (
     TORCH_DTYPES,
     RequestSizes,
@@ -68,7 +67,7 @@ def paging(
         K3Error: a size is out of range, or ``to_tp`` does not divide all heads.
     """
     sizes = request_sizes(model, tp, state_dtype, mla_dtype, heads, dk, dv, tokens_per_page)
-    num_tokens, to_tp = positive_int("num_tokens", num_tokens), positive_int("to_tp", to_tp)
+    num_tokens, to_tp = require_count("num_tokens", num_tokens, 1), require_count("to_tp", to_tp, 1)
     all_heads = heads * tp
     require(all_heads % to_tp == 0, f"to_tp={to_tp} does not divide the {all_heads} heads")
     pool = sizes.pool(-(-num_tokens // tokens_per_page))

@@ -10,9 +10,8 @@ import torch
 
 from k3core.capacity.memory import RequestMemory
 from k3core.capacity.presets import PRESETS
-from k3core.checks import require_count
 from k3core.decode import DraftProjections, projection_bytes
-from k3core.errors import require
+from k3core.errors import require, require_count
 from k3core.kda import kda_recurrent
 from k3core.replayssm import FlushRing
 from k3core.studies.replayssm.tokens import toy_tokens, zero_state

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pandas as pd
 import torch
 
-from k3core.checks import require_count
 from k3core.decode import DraftProjections, snapshot_cost_ratio, verify_and_replay
+from k3core.errors import require_count
 from k3core.kda import KDAState, kda_recurrent
 from k3core.replayssm import RawInputRing, ReplaySSM
 from k3core.studies.oracle import Array, oracle_recurrent

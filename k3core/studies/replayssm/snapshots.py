@@ -8,8 +8,7 @@ import pandas as pd
 from torch import Tensor
 
 from k3core import kda
-from k3core.checks import require_count
-from k3core.errors import require
+from k3core.errors import require, require_count
 from k3core.replayssm import ReplaySSM
 from k3core.studies.replayssm.tokens import toy_tokens, zero_state
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from k3core.checks import require_count
 from k3core.decode import DraftProjections
 from k3core.dtypes import dtype_bytes
+from k3core.errors import require_count
 from k3core.kda import kda_gate, normalize_qk, sigmoid
 
 CONV_WIDTH = 4

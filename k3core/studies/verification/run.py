@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 import torch
 
-from k3core.checks import require_count
-from k3core.errors import require
+from k3core.errors import require, require_count
 from k3core.i18n import DEFAULT_LANGUAGE, t
 from k3core.studies.verification import (
     checks_engine,

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from k3core.errors import CacheError, K3Error, require
-from k3core.head_stream import (
+from k3core.errors import CacheError, K3Error, require, require_count
+from k3core.paged_cache.head_stream import (
     from_bytes,
     head_slice,
     pack_heads,
@@ -26,10 +26,9 @@ from k3core.head_stream import (
     to_bytes,
     unpack_heads,
 )
-from k3core.layer_state import LayerState, StateFormat, StateWithWindow, encode_state
-from k3core.page_pool import DEFAULT_PAGE_BYTES, PagePool
-from k3core.page_stats import PageInfo, PageKind, PoolStats
-from k3core.sizes import positive_int
+from k3core.paged_cache.layer_state import LayerState, StateFormat, StateWithWindow, encode_state
+from k3core.paged_cache.pool import DEFAULT_PAGE_BYTES, PagePool
+from k3core.paged_cache.stats import PageInfo, PageKind, PoolStats
 
 __all__ = [
     "DEFAULT_PAGE_BYTES",
@@ -81,8 +80,8 @@ class PagedCache:
     ) -> None:
         require(isinstance(pool, PagePool), f"pool={pool!r} must be a PagePool")
         self.pool = pool
-        self.tokens_per_page = positive_int("tokens_per_page", tokens_per_page)
-        self.bytes_per_token = positive_int("bytes_per_token", bytes_per_token)
+        self.tokens_per_page = require_count("tokens_per_page", tokens_per_page, 1)
+        self.bytes_per_token = require_count("bytes_per_token", bytes_per_token, 1)
         require(
             self.tokens_per_page * self.bytes_per_token <= pool.page_bytes,
             f"tokens_per_page={tokens_per_page} x bytes_per_token={bytes_per_token} exceeds the "
@@ -126,7 +125,7 @@ class PagedCache:
             CacheError: rows are given after tokens without rows.
             PoolExhausted: too few pages; nothing is changed.
         """
-        num_tokens = positive_int("num_tokens", num_tokens)
+        num_tokens = require_count("num_tokens", num_tokens, 1)
         row_format = None if rows is None else self._check_rows(num_tokens, rows)
         stop = self._num_tokens + num_tokens
         num_new = -(-stop // self.tokens_per_page) - len(self._mla)
@@ -197,7 +196,7 @@ class PagedCache:
                 fit ``bytes_per_token``.
             PageError: a page holds nothing, or not MLA rows; nothing is changed.
         """
-        num_tokens = positive_int("num_tokens", num_tokens)
+        num_tokens = require_count("num_tokens", num_tokens, 1)
         require(not self._mla, "pages can be adopted only by an empty cache", CacheError)
         needed = -(-num_tokens // self.tokens_per_page)
         require(

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from k3core.block_hash import require_positive
-from k3core.errors import CacheError, require
+from k3core.errors import CacheError, require, require_count
 
 
 def retained_boundaries(
@@ -27,7 +26,7 @@ def retained_boundaries(
     Raises:
         CacheError: a negative argument, or ``hash_block_tokens`` below 1.
     """
-    require_positive("hash_block_tokens", hash_block_tokens)
+    require_count("hash_block_tokens", hash_block_tokens, 1)
     for name, value in (("num_tokens", num_tokens), ("interval_blocks", interval_blocks)):
         require(value >= 0, f"{name}={value} must not be negative", CacheError)
     block = hash_block_tokens

@@ -21,10 +21,9 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from k3core.errors import K3Error, PageError, PoolExhausted
-from k3core.free_list import FreeList
-from k3core.page_stats import PageInfo, PageKind, PoolStats
-from k3core.sizes import positive_int
+from k3core.errors import K3Error, PageError, PoolExhausted, require_count
+from k3core.paged_cache.free_list import FreeList
+from k3core.paged_cache.stats import PageInfo, PageKind, PoolStats
 
 DEFAULT_PAGE_BYTES = 589_824  # 512 tokens of one MLA layer in bfloat16 (512 x 576 x 2 B)
 
@@ -61,8 +60,8 @@ class PagePool:
         poison: bool = False,
         on_evict: Callable[[tuple[int, ...]], None] | None = None,
     ) -> None:
-        self.num_pages = positive_int("num_pages", num_pages)
-        self.page_bytes = positive_int("page_bytes", page_bytes)
+        self.num_pages = require_count("num_pages", num_pages, 1)
+        self.page_bytes = require_count("page_bytes", page_bytes, 1)
         self.poison = poison
         self.on_evict = on_evict
         self._free_list = FreeList(self.num_pages)
@@ -85,7 +84,7 @@ class PagePool:
             PoolExhausted: fewer than ``count`` pages are free or cached; nothing is changed.
         """
         _require_kind(kind)
-        count = positive_int("count", count)
+        count = require_count("count", count, 1)
         if count > self.num_available:
             raise PoolExhausted(
                 f"count={count} pages of {kind.name} do not fit: {self.num_available} of "

@@ -8,10 +8,10 @@ from typing import Generic
 from torch import Tensor
 
 from k3core import decode
-from k3core.checks import require_count
 from k3core.decode import DraftProjections
-from k3core.input_rows import InputRows
+from k3core.errors import require_count
 from k3core.kda import StateT, copy_state
+from k3core.replayssm.input_rows import InputRows
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from k3core.errors import CacheError, require
+from k3core.errors import CacheError, require, require_count
 
 ROOT_PARENT = b""
 """Parent of the first block of every chain."""
@@ -85,7 +85,7 @@ class PromptHashes:
     def __init__(
         self, tokens: Any = (), hash_block_tokens: int = 512, root: bytes = ROOT_PARENT
     ) -> None:
-        require_positive("hash_block_tokens", hash_block_tokens)
+        require_count("hash_block_tokens", hash_block_tokens, 1)
         require(isinstance(root, bytes), f"root={root!r} must be bytes", CacheError)
         self.hash_block_tokens = hash_block_tokens
         self._hashes: list[bytes] = []
@@ -152,11 +152,3 @@ class PromptHashes:
             self._hashes.append(parent)
         self._tail = bytes(view[whole:])
         self._num_tokens += len(added) // 8
-
-
-def require_positive(name: str, value: int) -> None:
-    require(
-        isinstance(value, int) and not isinstance(value, bool) and value >= 1,
-        f"{name}={value!r} must be a positive integer",
-        CacheError,
-    )

@@ -1,136 +1,14 @@
-"""Rings for speculative decoding: one keeps results, the others keep causes.
-
-* `ReplaySSM` keeps snapshots of whole states, oldest out first.
-* `RawInputRing` keeps the raw inputs of draft tokens as they arrive; a commit replays the accepted
-  ones into the state (SGLang ReplaySSM, fold at every commit).
-* `FlushRing` keeps accepted inputs too and folds them into the state only when the window is
-  nearly full (FlashInfer #4864, deferred flush).
-
-All replay goes through `k3core.decode.verify_and_replay`, so results are bit-equal to the plain
-recurrence. Whatever a ring takes in it copies; whatever it hands out shares no memory with it.
-"""
+"""A ring of raw inputs: causes, replayed into the state at the commit."""
 
 from __future__ import annotations
-
-from typing import Generic
 
 from torch import Tensor
 
 from k3core import decode
-from k3core.checks import require_count
 from k3core.decode import DraftProjections
-from k3core.errors import K3Error, require
-from k3core.flush_ring import FlushRing, VerifyStep
-from k3core.input_rows import InputRows
-from k3core.kda import KDAState, StateT, copy_state
-
-__all__ = ["FlushRing", "RawInputRing", "ReplaySSM", "VerifyStep"]
-
-
-class ReplaySSM(Generic[StateT]):
-    """A ring of state snapshots: a full ring overwrites its oldest, `pop` gives the oldest.
-
-    The position of the oldest snapshot and their number are both kept. A ring with a write cursor
-    alone takes the slot under the cursor for the oldest, which is true only while it is full:
-    after full, pop, push it would give back a newer snapshot.
-
-    Args:
-        capacity: snapshots held at most, >= 1.
-
-    Raises:
-        K3Error: ``capacity`` < 1.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        require_count("capacity", capacity, least=1)
-        self._slots: list[StateT | None] = [None] * capacity
-        self._oldest = 0
-        self._count = 0
-
-    def push(self, state: StateT) -> int:
-        """Store a copy of `state`, over the oldest snapshot when the ring is full.
-
-        Args:
-            state: (B, H, K, V) tensor or `KDAState`.
-
-        Returns:
-            The slot that was written.
-
-        Raises:
-            K3Error: `state` is neither.
-        """
-        require(
-            isinstance(state, Tensor | KDAState),
-            f"state={type(state).__name__} must be a tensor or a KDAState",
-        )
-        snapshot = copy_state(state)
-        slot = (self._oldest + self._count) % self.capacity
-        if self.is_full:
-            self._oldest = (self._oldest + 1) % self.capacity
-        else:
-            self._count += 1
-        self._slots[slot] = snapshot
-        return slot
-
-    def pop(self) -> StateT:
-        """Remove and return the oldest snapshot.
-
-        Raises:
-            K3Error: the ring is empty.
-        """
-        snapshot = self._slots[self._oldest]
-        if snapshot is None:
-            raise K3Error("pop from an empty ring; allowed: after a push")
-        self._slots[self._oldest] = None
-        self._oldest = (self._oldest + 1) % self.capacity
-        self._count -= 1
-        return snapshot
-
-    def copy_from(self, other: ReplaySSM[StateT]) -> None:
-        """Become a deep copy of `other`; afterwards the two are independent.
-
-        Raises:
-            K3Error: `other` holds more snapshots than this ring can.
-        """
-        require(
-            len(other) <= self.capacity,
-            f"other holds {len(other)} snapshots; allowed: at most capacity={self.capacity}",
-        )
-        slots: list[StateT | None] = [None] * self.capacity
-        for slot, state in enumerate(other._held()):
-            slots[slot] = copy_state(state)
-        self._oldest, self._count, self._slots = 0, len(other), slots
-
-    def __len__(self) -> int:
-        return self._count
-
-    @property
-    def capacity(self) -> int:
-        return len(self._slots)
-
-    @property
-    def is_full(self) -> bool:
-        return self._count == self.capacity
-
-    @property
-    def slots(self) -> tuple[int, ...]:
-        """Slots in use, oldest snapshot first."""
-        return tuple((self._oldest + i) % self.capacity for i in range(self._count))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the snapshots that are held."""
-        return sum(
-            x.numel() * x.element_size()
-            for state in self._held()
-            for x in (state if isinstance(state, KDAState) else (state,))
-            if x is not None
-        )
-
-    def _held(self) -> list[StateT]:
-        """Snapshots, oldest first."""
-        ordered = (self._slots[slot] for slot in self.slots)
-        return [state for state in ordered if state is not None]
+from k3core.errors import require, require_count
+from k3core.kda import StateT, copy_state
+from k3core.replayssm.input_rows import InputRows
 
 
 class RawInputRing:

@@ -10,7 +10,13 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from k3core.errors import K3Error, require
-from k3core.head_stream import from_bytes, pack_heads, require_tensor, to_bytes, unpack_heads
+from k3core.paged_cache.head_stream import (
+    from_bytes,
+    pack_heads,
+    require_tensor,
+    to_bytes,
+    unpack_heads,
+)
 
 Container = Callable[[torch.Tensor, torch.Tensor | None], Any]
 

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from k3core.errors import require
-from k3core.sizes import positive_int
+from k3core.errors import require, require_count
 
 
 def pack_heads(state: torch.Tensor) -> torch.Tensor:
@@ -69,7 +68,7 @@ def head_slice(flat: torch.Tensor, num_heads: int, start: int, stop: int) -> tor
         K3Error: the stream does not divide into ``num_heads``, or the range is outside of it.
     """
     require_tensor("flat", flat)
-    positive_int("num_heads", num_heads)
+    require_count("num_heads", num_heads, 1)
     require(
         flat.ndim == 1 and flat.numel() % num_heads == 0,
         f"flat has shape {tuple(flat.shape)}; it does not divide into num_heads={num_heads}",

@@ -190,7 +190,7 @@ SABOTAGE = {
         "push",
         lambda self, state: self._slots.__setitem__(self._oldest, state),
     ),
-    "test_copy_from_is_deep_and_independent": lambda: (replayssm, "copy_state", lambda s: s),
+    "test_copy_from_is_deep_and_independent": lambda: (replayssm.snapshots, "copy_state", lambda s: s),
     "ring_window_equals_batch": lambda: wrapped(replayssm.RawInputRing, "window", lambda w: w[:-1]),
     "test_append_mla_increments_pages_across_boundary": lambda: (
         paged_cache.PagedCache,
@@ -206,7 +206,7 @@ SABOTAGE = {
     "bad_page_calls_raise": lambda: (PagePool, "_require_page_kind", no_exception),
     "retyped_page_leaks_no_bytes": lambda: (PagePool, "_scrub", no_exception),
     "entry_invisible_until_ready": lambda: (
-        prefix_cache._Slot,
+        prefix_cache.cache._Slot,
         "ready",
         property(lambda self: True, no_exception),
     ),
@@ -489,7 +489,7 @@ def test_a_private_copy_without_a_fault_gives_the_same_bits():
 def test_a_private_copy_is_complete():
     private = private_subject()
     assert private.kda is not kda
-    assert private.replayssm.decode is private.decode
+    assert private.replayssm.raw_inputs.decode is private.decode
     assert private.decode.kda is private.kda
     assert private.engine.Engine is not Engine
     assert private.engine.Engine.__init__.__globals__["HybridModel"] is private.model.HybridModel

@@ -42,10 +42,10 @@ class Segments:
         if len(block_ids) == 0:
             return cls(block_ids, block_offsets, [])
         blocks, num_distinct = _numbered(block_ids)
-        first = np.zeros(len(blocks), bool)
-        first[block_offsets[:-1]] = True
-        parent = np.where(first, -1, np.concatenate(([-1], blocks[:-1])))
-        parent_of = np.full(num_distinct, -1)
+        parent = np.empty_like(blocks)
+        parent[1:] = blocks[:-1]
+        parent[block_offsets[:-1]] = -1
+        parent_of = np.full(num_distinct, -1, blocks.dtype)
         parent_of[blocks] = parent
         known = np.zeros(num_distinct, bool)
         known[blocks] = True
@@ -68,13 +68,15 @@ class Segments:
         return path
 
 
-def _numbered(block_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """Ids as numbers 0..N-1, or as they are when they nearly are that."""
-    highest = int(block_ids.max())
-    if block_ids.min() >= 0 and highest < 4 * len(block_ids):
-        return block_ids, highest + 1
-    distinct, numbers = np.unique(block_ids, return_inverse=True)
-    return numbers, len(distinct)
+def _numbered(block_ids: NDArray[np.int64]) -> tuple[NDArray[np.signedinteger], int]:
+    """Ids as numbers 0..N-1, or as they are when they nearly are that; narrow if they fit."""
+    num_distinct = int(block_ids.max()) + 1
+    numbers: NDArray[np.signedinteger] = block_ids
+    if block_ids.min() < 0 or num_distinct > 4 * len(block_ids):
+        distinct, numbers = np.unique(block_ids, return_inverse=True)
+        num_distinct = len(distinct)
+    narrow = np.int32 if num_distinct < 2**31 else np.int64
+    return numbers.astype(narrow), num_distinct
 
 
 class SegmentCache:

@@ -96,7 +96,7 @@ def main_picture(tables: Tables) -> alt.LayerChart:
     )
     size = (
         alt.Size("peak_to_mean:Q")
-        .scale(domain=[1, 8], range=[80, 560], clamp=True)
+        .scale(domain=[1, 8], range=[130, 700], clamp=True)
         .legend(
             orient="top", values=[1, 2, 4, 8], title="fleet.axis.peak_to_mean", symbolType="circle"
         )
@@ -137,7 +137,7 @@ def main_picture(tables: Tables) -> alt.LayerChart:
             x,
             y,
             alt.Size("peak_to_mean:Q")
-            .scale(domain=[1, 8], range=[420, 1100], clamp=True)
+            .scale(domain=[1, 8], range=[480, 1300], clamp=True)
             .legend(None),
             alt.StrokeWidth("refused_share:Q").scale(domain=[0, 1], range=[1.5, 14]).legend(None),
             tooltip=tooltip,

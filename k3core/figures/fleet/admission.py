@@ -139,7 +139,6 @@ def _misleading(table: pd.DataFrame, low: float, high: float) -> alt.LayerChart:
         .scale(paddingInner=0.25)
         .axis(title=None, labelExpr=style.label_expr(), labelLimit=130, ticks=False)
     )
-    offset = alt.YOffset("how:N").sort(hows)
     color = (
         alt.Color("how:N")
         .scale(domain=hows, range=[style.NEUTRAL, style.REJECTED])
@@ -155,12 +154,17 @@ def _misleading(table: pd.DataFrame, low: float, high: float) -> alt.LayerChart:
     wrong = base.transform_filter("datum.how == 'with_refusals'")
     return layer(
         base.transform_filter("datum.how == 'served_only'")
-        .mark_bar()
-        .encode(x, alt.X2("floor:Q"), y, offset, color, tooltip=tooltip),
+        .mark_bar(size=11, yOffset=-7)
+        .encode(x, alt.X2("floor:Q"), y, color, tooltip=tooltip),
         wrong.mark_bar(
-            fillOpacity=0.15, stroke=style.REJECTED, strokeDash=[4, 3], strokeWidth=1.2
-        ).encode(x, alt.X2("floor:Q"), y, offset, color, tooltip=tooltip),
+            size=11,
+            yOffset=7,
+            fillOpacity=0.15,
+            stroke=style.REJECTED,
+            strokeDash=[4, 3],
+            strokeWidth=1.2,
+        ).encode(x, alt.X2("floor:Q"), y, color, tooltip=tooltip),
         wrong.transform_calculate(hatch="datum.infinite ? '╱╱╱╱╱╱╱╱ ∞' : '╱╱'")
-        .mark_text(align="right", dx=-4, fontSize=12, color=style.REJECTED, fontWeight="bold")
-        .encode(x, y, offset, alt.Text("hatch:N"), tooltip=tooltip),
+        .mark_text(align="right", dx=-4, dy=7, fontSize=11, color=style.REJECTED, fontWeight="bold")
+        .encode(x, y, alt.Text("hatch:N"), tooltip=tooltip),
     ).properties(height=350, title="fleet.panel.misleading")

@@ -112,7 +112,7 @@ def main_picture(tables: Tables) -> alt.LayerChart:
         alt.Tooltip("num_refused:Q", format=",", title="fleet.axis.num_refused"),
     ]
     words = (
-        "datum.router_text"
+        "(datum.peak_to_mean > 4 && !datum.label_left ? '\u2003' : '') + datum.router_text"
         " + (datum.off_scale ? ': ' + format(datum.p95_s, ',.0f') + ' s' : '')"
         " + (datum.refused_share > 0 ? ' (−' + datum.refused_text + ')' : '')"
     )

@@ -231,3 +231,8 @@ class BlockPool:
         """Bytes of one request's blocks that hold nothing of it."""
         used = self.cost.total_bytes + self.reserved_bytes + self.memory.kv_bytes(mean_tokens)
         return self.request_bytes(mean_tokens) - used
+
+
+def concurrency_gain(before: BlockPool, after: BlockPool, num_tokens: int) -> float:
+    """Relative change of the printed concurrency when one pool rule replaces another."""
+    return after.concurrency(num_tokens) / before.concurrency(num_tokens) - 1

@@ -95,6 +95,16 @@ class RequestMemory:
         """State and convolution window of all KDA layers, paid once whatever the length."""
         return self.model.num_kda_layers * self.kda_bytes_per_layer
 
+    def slot_bytes(self, num_slots: int) -> int:
+        """Whole slots of a state pool, state and window of all KDA layers each."""
+        require(num_slots >= 0, f"num_slots={num_slots} must be at least 0", CapacityError)
+        return num_slots * self.state_bytes_per_request
+
+    @property
+    def recurrent_bytes_per_request(self) -> int:
+        """Recurrent state of all KDA layers, without the window."""
+        return self.model.num_kda_layers * self.state_bytes_per_layer
+
     @property
     def conv_bytes_per_request(self) -> int:
         """Convolution window of all KDA layers."""

@@ -1,0 +1,376 @@
+"""Models from a Hugging Face ``config.json``: recognised by its fields, never guessed.
+
+Four families are known: KDA with layer lists (Kimi K3, Kimi-Linear, GLM-5.3-Flash), KDA in groups
+(Ling 3.0), Gated DeltaNet (Qwen3-Next, Qwen3.5) and Mamba-2 (Nemotron-H, Nemotron-3). Layer lists
+must name each layer exactly once, counted from 0 or from 1. A field that neither matters to a
+cache nor is known to be harmless is reported.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from k3core.capacity.config_fields import HARMLESS
+from k3core.capacity.hybrids import layer_ids
+from k3core.capacity.model import ModelPreset
+from k3core.errors import CapacityError, require
+
+MAX_CONFIG_CHARS = 2_000_000
+_NESTED = ("text_config", "llm_config", "language_config")
+
+
+class ConfigError(CapacityError):
+    """A ``config.json`` cannot be read, is of no known family, or contradicts itself."""
+
+
+@dataclass(frozen=True)
+class ParsedConfig:
+    """A model read from a ``config.json``.
+
+    Attributes:
+        preset: the sizes, code ``custom``.
+        family: ``kda-lists``, ``kda-groups``, ``gdn`` or ``mamba2``.
+        index_base: 0 or 1, as the layer lists count; None where the file has no list.
+        used: fields that made the sizes.
+        unknown: fields that are neither used nor known to be harmless; nothing was assumed of
+            them.
+        notes: codes of what a reader should know: ``drafter-layers``, ``indexer-keys``,
+            ``state-dtype``.
+        drafter_layers: layers of a multi-token-prediction head that the file names.
+        state_dtype: format of the recurrent state that the file names, or an empty string.
+    """
+
+    preset: ModelPreset
+    family: str
+    index_base: int | None
+    used: tuple[str, ...]
+    unknown: tuple[str, ...]
+    notes: tuple[str, ...]
+    drafter_layers: int = 0
+    state_dtype: str = ""
+
+
+class _Fields:
+    """A config whose read fields are remembered."""
+
+    def __init__(self, values: Mapping[str, Any], where: str = "") -> None:
+        self.values = values
+        self.where = where
+        self.used: dict[str, None] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return self.values.get(name) is not None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        if name not in self:
+            return default
+        self.used[name] = None
+        return self.values[name]
+
+    def size(self, name: str, default: int | None = None, low: int = 1) -> int:
+        """A whole number of at least ``low``."""
+        value = self.get(name, default)
+        require(value is not None, f"the config lacks {self.where}{name}", ConfigError)
+        good = isinstance(value, int) and not isinstance(value, bool) and value >= low
+        require(good, f"{self.where}{name}={value!r} must be an integer >= {low}", ConfigError)
+        return int(value)
+
+    def one_of(self, *names: str) -> int:
+        """The first of several names for one size."""
+        for name in names:
+            if name in self:
+                return self.size(name)
+        raise ConfigError(f"the config lacks {self.where}{' / '.join(names)}")
+
+
+def parse_config(text: str | Mapping[str, Any]) -> ParsedConfig:
+    """Recognise a model.
+
+    Args:
+        text: the file's text, or its parsed object.
+
+    Raises:
+        ConfigError: no JSON object, no known family, a missing size, or layer lists that name a
+            layer twice, none at all, or one that does not exist.
+    """
+    config = _load(text) if isinstance(text, str) else text
+    require(isinstance(config, Mapping), "the config is no JSON object", ConfigError)
+    inner = next((config[name] for name in _NESTED if isinstance(config.get(name), Mapping)), None)
+    top = {k: v for k, v in config.items() if k not in _NESTED}
+    fields = _Fields({**top, **(inner or {})})
+    if isinstance(fields.values.get("linear_attn_config"), Mapping):
+        return _kda_lists(fields)
+    if "layer_group_size" in fields:
+        return _kda_groups(fields)
+    if "linear_num_value_heads" in fields:
+        return _gdn(fields)
+    if "hybrid_override_pattern" in fields or "mamba_num_heads" in fields:
+        return _mamba2(fields)
+    raise ConfigError(
+        f"model_type={config.get('model_type')!r} is no known hybrid: expected linear_attn_config "
+        "(KDA), layer_group_size with KDA fields (Ling 3.0), linear_num_value_heads (Gated "
+        "DeltaNet) or mamba_num_heads (Mamba-2); a model without linear layers has no state to plan"
+    )
+
+
+def _load(text: str) -> Any:
+    require(
+        len(text) <= MAX_CONFIG_CHARS,
+        f"the config has {len(text)} characters; at most {MAX_CONFIG_CHARS} are read",
+        ConfigError,
+    )
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ConfigError(f"the config is no JSON: {error}") from None
+
+
+def check_layers(
+    lists: Mapping[str, list[Any]], num_layers: int
+) -> tuple[int, dict[str, tuple[int, ...]]]:
+    """The index base of layer lists, and the lists counted from 1.
+
+    The lists together must name every layer once. Layer 0 named means base 0, layer
+    ``num_layers`` named means base 1; both or neither is a contradiction.
+
+    Raises:
+        ConfigError: a layer is named twice, missing, or does not exist.
+    """
+    named = [index for ids in lists.values() for index in ids]
+    names = " and ".join(lists)
+    require(
+        all(isinstance(i, int) and not isinstance(i, bool) for i in named),
+        f"{names} must hold whole numbers",
+        ConfigError,
+    )
+    twice = sorted({i for i in named if named.count(i) > 1})
+    require(not twice, f"{names} name layer {_few(twice)} twice", ConfigError)
+    base = 0 if 0 in named else 1
+    expected = set(range(base, base + num_layers))
+    extra = sorted(set(named) - expected)
+    missing = sorted(expected - set(named))
+    require(
+        not extra and not missing,
+        f"{names} (counted from {base}) do not cover the {num_layers} layers once each"
+        + (f"; missing: {_few(missing)}" if missing else "")
+        + (f"; no such layer: {_few(extra)}" if extra else ""),
+        ConfigError,
+    )
+    return base, {name: tuple(sorted(i - base + 1 for i in ids)) for name, ids in lists.items()}
+
+
+def _few(numbers: list[int]) -> str:
+    shown = ", ".join(map(str, numbers[:8]))
+    return shown if len(numbers) <= 8 else f"{shown} and {len(numbers) - 8} more"
+
+
+def _list(fields: _Fields, name: str) -> list[Any]:
+    value = fields.get(name)
+    require(isinstance(value, list), f"{fields.where}{name} must be a list", ConfigError)
+    return list(value)
+
+
+def _latent(fields: _Fields) -> int:
+    return fields.size("kv_lora_rank") + fields.size("qk_rope_head_dim", 0, low=0)
+
+
+def _kda_lists(fields: _Fields) -> ParsedConfig:
+    linear = _Fields(fields.get("linear_attn_config"), "linear_attn_config.")
+    num_layers = fields.size("num_hidden_layers")
+    base, ids = check_layers(
+        {name: _list(linear, name) for name in ("kda_layers", "full_attn_layers")}, num_layers
+    )
+    head_dim = linear.size("head_dim")
+    mla_ids = ids["full_attn_layers"]
+    require(len(ids["kda_layers"]) >= 1, "kda_layers is empty: no state to plan", ConfigError)
+    return _finish(
+        fields,
+        family="kda-lists",
+        index_base=base,
+        inner=linear,
+        num_kda_layers=len(ids["kda_layers"]),
+        mla_layer_ids=mla_ids,
+        num_heads=linear.size("num_heads"),
+        dk=head_dim,
+        dv=head_dim,
+        conv_width=linear.size("short_conv_kernel_size", 4),
+        mla_latent_dim=_latent(fields),
+        gate_low_rank_dim=head_dim,
+    )
+
+
+def _kda_groups(fields: _Fields) -> ParsedConfig:
+    architectures = fields.values.get("architectures") or []
+    markers = ("kda_lower_bound", "kda_safe_gate", "no_kda_lora")
+    is_kda = any(name in fields for name in markers) or any(
+        str(name).startswith("BailingMoeV3") for name in architectures
+    )
+    require(
+        is_kda,
+        f"layer_group_size without KDA fields ({', '.join(markers)}) or a BailingMoeV3 "
+        "architecture: this is the older Lightning attention, whose state is not known here",
+        ConfigError,
+    )
+    num_layers, period = fields.size("num_hidden_layers"), fields.size("layer_group_size")
+    whole = num_layers // period * period
+    mla_ids = tuple(i for i in range(1, num_layers + 1) if i % period == 0 or i > whole)
+    heads, head_dim = fields.size("num_attention_heads"), fields.size("head_dim")
+    return _finish(
+        fields,
+        family="kda-groups",
+        index_base=None,
+        num_kda_layers=num_layers - len(mla_ids),
+        mla_layer_ids=mla_ids,
+        num_heads=heads,
+        dk=head_dim,
+        dv=head_dim,
+        conv_width=fields.size("short_conv_kernel_size", 4),
+        mla_latent_dim=_latent(fields),
+        gate_low_rank_dim=heads * head_dim if fields.get("no_kda_lora") else head_dim,
+    )
+
+
+def _full_attention_cache(fields: _Fields) -> dict[str, Any]:
+    heads = fields.size("num_attention_heads")
+    kv_heads = fields.size("num_key_value_heads", heads)
+    if "head_dim" in fields or "attention_head_dim" in fields:
+        width = fields.one_of("head_dim", "attention_head_dim")
+    else:
+        width = fields.size("hidden_size") // heads
+    return {"num_kv_heads": kv_heads, "mla_latent_dim": 2 * kv_heads * width}
+
+
+def _gdn(fields: _Fields) -> ParsedConfig:
+    num_layers = fields.size("num_hidden_layers")
+    if "layer_types" in fields:
+        types = _list(fields, "layer_types")
+        known = {"linear_attention", "full_attention"}
+        strange = sorted({str(name) for name in types} - known)
+        require(not strange, f"layer_types names {', '.join(strange)}", ConfigError)
+        require(
+            len(types) == num_layers,
+            f"layer_types names {len(types)} layers, num_hidden_layers={num_layers}",
+            ConfigError,
+        )
+        full = tuple(i for i, name in enumerate(types, 1) if name == "full_attention")
+    else:
+        period = fields.size("full_attention_interval")
+        full = tuple(range(period, num_layers + 1, period))
+    return _finish(
+        fields,
+        family="gdn",
+        index_base=None,
+        num_kda_layers=num_layers - len(full),
+        mla_layer_ids=full,
+        num_heads=fields.size("linear_num_value_heads"),
+        num_key_heads=fields.size("linear_num_key_heads"),
+        dk=fields.size("linear_key_head_dim"),
+        dv=fields.size("linear_value_head_dim"),
+        conv_width=fields.size("linear_conv_kernel_dim", 4),
+        gate_low_rank_dim=1,
+        kind="gdn",
+        **_full_attention_cache(fields),
+    )
+
+
+_BLOCK_MARKS = {
+    "mamba": "M",
+    "linear_attention": "M",
+    "attention": "*",
+    "full_attention": "*",
+    "moe": "E",
+    "mlp": "-",
+}
+
+
+def _pattern(fields: _Fields) -> str:
+    """One character per layer: M Mamba-2, * attention, E MoE, - MLP."""
+    if isinstance(fields.values.get("hybrid_override_pattern"), str):
+        pattern = str(fields.get("hybrid_override_pattern"))
+    else:
+        types = [str(name) for name in _list(fields, "layers_block_type")]
+        strange = sorted(set(types) - set(_BLOCK_MARKS))
+        require(not strange, f"layers_block_type names {', '.join(strange)}", ConfigError)
+        pattern = "".join(_BLOCK_MARKS[name] for name in types)
+    strange = sorted(set(pattern) - set("M*E-"))
+    require(not strange, f"hybrid_override_pattern holds {' '.join(strange)}", ConfigError)
+    num_layers = fields.size("num_hidden_layers", len(pattern))
+    require(
+        len(pattern) == num_layers,
+        f"the layer pattern names {len(pattern)} layers, num_hidden_layers={num_layers}",
+        ConfigError,
+    )
+    require("M" in pattern, "the layer pattern has no Mamba-2 layer: no state", ConfigError)
+    return pattern
+
+
+def _mamba2(fields: _Fields) -> ParsedConfig:
+    pattern = _pattern(fields)
+    return _finish(
+        fields,
+        family="mamba2",
+        index_base=None,
+        num_kda_layers=pattern.count("M"),
+        mla_layer_ids=layer_ids(pattern, "*"),
+        other_layer_ids=layer_ids(pattern, "E-"),
+        num_heads=fields.one_of("mamba_num_heads"),
+        num_key_heads=fields.one_of("n_groups", "mamba_num_groups"),
+        dk=fields.one_of("ssm_state_size", "mamba_state_dim", "mamba_d_state"),
+        dv=fields.size("mamba_head_dim"),
+        conv_width=fields.one_of("conv_kernel", "mamba_d_conv"),
+        gate_low_rank_dim=1,
+        kind="mamba2",
+        **_full_attention_cache(fields),
+    )
+
+
+def _finish(
+    fields: _Fields,
+    family: str,
+    index_base: int | None,
+    inner: _Fields | None = None,
+    **sizes: Any,
+) -> ParsedConfig:
+    require(sizes["mla_layer_ids"], "the config has no attention layer: no cache", ConfigError)
+    notes = []
+    drafter = sum(
+        fields.size(name, 0, low=0)
+        for name in ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+        if name in fields
+    )
+    if drafter:
+        notes.append("drafter-layers")
+    if any(name.startswith("index_") for name in fields.values):
+        notes.append("indexer-keys")
+    state_dtype = str(fields.get("mamba_ssm_dtype") or fields.get("mamba_ssm_cache_dtype") or "")
+    if state_dtype:
+        notes.append("state-dtype")
+    title = str(fields.values.get("_name_or_path") or fields.values.get("model_type") or family)
+    preset = ModelPreset(
+        code="custom",
+        title=title[:60],
+        mla_dtype="bfloat16",
+        hidden_size=fields.size("hidden_size", 1),
+        num_mla_heads=fields.size("num_attention_heads", 1),
+        max_context_len=fields.size("max_position_embeddings", 0, low=0) or None,
+        source="a config.json given by the reader",
+        **sizes,
+    )
+    unknown = [n for n in fields.values if n not in fields.used and n not in HARMLESS]
+    if inner is not None:
+        left = (n for n in inner.values if n not in inner.used and n not in HARMLESS)
+        unknown += [inner.where + n for n in left]
+    used = [*fields.used, *(inner.where + n for n in inner.used)] if inner else [*fields.used]
+    return ParsedConfig(
+        preset=preset,
+        family=family,
+        index_base=index_base,
+        used=tuple(used),
+        unknown=tuple(sorted(unknown)),
+        notes=tuple(notes),
+        drafter_layers=drafter,
+        state_dtype=state_dtype,
+    )

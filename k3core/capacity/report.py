@@ -1,0 +1,66 @@
+"""Plans and published numbers as lines of text, for the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from k3core.capacity.configs import ParsedConfig
+from k3core.capacity.planner import CapacityPlan
+
+if TYPE_CHECKING:
+    from k3core.capacity.records import Published
+
+
+def plan_lines(planned: CapacityPlan) -> Iterator[str]:
+    """Results with their unit, then every input and default, then the engine's rule."""
+    values = planned.as_dict()
+    inputs, rule = values.pop("inputs"), values.pop("engine_rule")
+    yield f"{planned.model.title}, TP{planned.memory.tp}: per rank, all layers unless per layer"
+    for name, value in values.items():
+        yield f"  {name:<40}{_text(value):>20}"
+    yield "inputs (defaults included)"
+    for name, value in inputs.items():
+        yield f"  {name:<40}{_text(value):>20}"
+    yield "rule: {engine} {version}, {date} ({source})".format(**rule)
+    yield f"sizes: {planned.model.source}"
+    if planned.model.note:
+        yield f"note: {planned.model.note}"
+
+
+def config_lines(parsed: ParsedConfig) -> Iterator[str]:
+    """What was read from a config.json, and what was not understood."""
+    base = "" if parsed.index_base is None else f", layers counted from {parsed.index_base}"
+    yield f"config.json: family {parsed.family}{base}"
+    for name in parsed.unknown:
+        yield f"config.json: field {name} is unknown; nothing was assumed of it"
+
+
+def published_lines(records: Sequence[Published]) -> Iterator[str]:
+    """One line per record, then the counts."""
+    yield f"{'id':<5}{'source':<34}{'value':<46}{'published':>22}{'computed':>22}  verdict"
+    for record in records:
+        yield (
+            f"{record.code:<5}{record.source[:33]:<34}{record.what[:45]:<46}"
+            f"{record.published_text:>22}{record.computed_text:>22}  {record.verdict.value}"
+        )
+        if record.reason:
+            yield f"     {record.reason}"
+    counts: dict[str, int] = {}
+    for record in records:
+        counts[record.verdict.value] = counts.get(record.verdict.value, 0) + 1
+    yield f"{len(records)} values: " + ", ".join(f"{n} {name}" for name, n in counts.items())
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.4f}".rstrip("0").rstrip(".")
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {_text(v)}" for k, v in value.items())
+    if isinstance(value, list):
+        return "+".join(map(str, value))
+    return str(value) or "-"

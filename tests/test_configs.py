@@ -1,0 +1,176 @@
+"""Models read from config.json: nine public files, layer lists, and what must be refused."""
+
+import contextlib
+import copy
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from k3core.capacity.configs import ConfigError, check_layers, parse_config
+from k3core.capacity.memory import RequestMemory
+from k3core.capacity.presets import MODELS
+from k3core.errors import CapacityError
+from tests.public_configs import GLM_5_3_FLASH, KIMI_K3, KIMI_LINEAR, PUBLIC, QWEN3_5_397B
+
+CACHE_FIELDS = (
+    "kind", "num_kda_layers", "mla_layer_ids", "other_layer_ids", "num_heads", "key_heads", "dk",
+    "dv", "conv_width", "mla_latent_dim", "num_kv_heads", "num_mla_heads", "hidden_size",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("code", PUBLIC)
+def test_public_config_gives_the_sizes_of_the_preset(code):
+    preset = parse_config(json.dumps(PUBLIC[code])).preset
+    known = MODELS[code]
+    assert {f: getattr(preset, f) for f in CACHE_FIELDS} == {
+        f: getattr(known, f) for f in CACHE_FIELDS
+    }
+
+
+@pytest.mark.parametrize("code", PUBLIC)
+def test_public_config_gives_the_bytes_of_the_preset(code):
+    from_file = RequestMemory(parse_config(PUBLIC[code]).preset, 1, mla_dtype="bfloat16")
+    known = RequestMemory(MODELS[code], 1, mla_dtype="bfloat16")
+    assert from_file.state_bytes_per_request == known.state_bytes_per_request
+    assert from_file.mla_bytes_per_token == known.mla_bytes_per_token
+
+
+@pytest.mark.parametrize(
+    ("code", "tp", "layer"),
+    [
+        ("qwen3.5-397b", 1, 4_268_032),
+        ("qwen3-next", 1, 2_146_304),
+        ("nemotron-3-super", 1, 4_194_304 + 3 * (8192 + 2 * 8 * 128) * 2),
+        ("ling-3.0-tiny", 1, 1_048_576 + 36_864),
+        ("glm-5.3-flash", 64, 67_840),
+    ],
+)
+def test_bytes_of_one_layer_are_the_published_ones(code, tp, layer):
+    """Qwen3.5: 4,268,032 B; GLM at TP64: 67,840 B (vLLM on Neuron)."""
+    assert RequestMemory(parse_config(PUBLIC[code]).preset, tp).kda_bytes_per_layer == layer
+
+
+def test_lists_counted_from_0_and_from_1_are_told_apart():
+    assert parse_config(KIMI_K3).index_base == 1
+    assert parse_config(GLM_5_3_FLASH).index_base == 0
+    assert parse_config(GLM_5_3_FLASH).preset.mla_layer_ids[:2] == (4, 8)
+
+
+def test_what_the_sizes_leave_out_is_noted():
+    assert parse_config(GLM_5_3_FLASH).notes == ("drafter-layers", "indexer-keys")
+    assert parse_config(QWEN3_5_397B).drafter_layers == 1
+    assert parse_config(KIMI_K3).notes == ()
+
+
+def test_unknown_fields_are_reported_and_change_nothing():
+    config = copy.deepcopy(KIMI_K3)
+    config["text_config"]["state_compression"] = 4
+    config["text_config"]["linear_attn_config"]["v_head_dim_extra"] = 1
+    parsed = parse_config(config)
+    assert parsed.unknown == ("linear_attn_config.v_head_dim_extra", "state_compression")
+    assert parsed.preset == parse_config(KIMI_K3).preset
+
+
+@pytest.mark.parametrize("code", PUBLIC)
+def test_no_field_of_a_public_config_is_unknown_but_the_indexer_and_mtp(code):
+    unknown = parse_config(PUBLIC[code]).unknown
+    assert all(name.startswith(("index_", "mtp_")) for name in unknown), unknown
+
+
+def _with_lists(**lists):
+    config = copy.deepcopy(KIMI_LINEAR)
+    config["linear_attn_config"] |= lists
+    return config
+
+
+@pytest.mark.parametrize(
+    ("lists", "message"),
+    [
+        ({"full_attn_layers": [4, 8, 12, 16, 20, 24, 24, 27]}, "layer 24 twice"),
+        ({"full_attn_layers": [4, 8, 12, 16, 20, 24]}, "missing: 27"),
+        ({"full_attn_layers": [4, 8, 12, 16, 20, 24, 28]}, "no such layer: 28"),
+        ({"full_attn_layers": [1, 4, 8, 12, 16, 20, 24, 27]}, "layer 1 twice"),
+        ({"full_attn_layers": ["4"]}, "whole numbers"),
+        ({"full_attn_layers": 4}, "must be a list"),
+    ],
+)
+def test_layer_lists_that_do_not_name_each_layer_once_are_refused(lists, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_config(_with_lists(**lists))
+
+
+@given(st.integers(1, 60), st.integers(0, 1), st.randoms(use_true_random=False))
+def test_any_partition_is_read_back_whatever_its_base(num_layers, base, random):
+    layers = list(range(base, base + num_layers))
+    random.shuffle(layers)
+    cut = random.randint(0, num_layers)
+    found, ids = check_layers({"a": layers[:cut], "b": layers[cut:]}, num_layers)
+    assert found == base
+    assert ids["a"] == tuple(sorted(i - base + 1 for i in layers[:cut]))
+    assert sorted(ids["a"] + ids["b"]) == list(range(1, num_layers + 1))
+
+
+@given(st.integers(2, 60), st.integers(0, 1), st.randoms(use_true_random=False))
+def test_a_lost_or_repeated_layer_is_never_read(num_layers, base, random):
+    layers = list(range(base, base + num_layers))
+    lost = random.choice(layers[1:-1] or layers[:1])
+    rest = [i for i in layers if i != lost]
+    with pytest.raises(ConfigError):
+        check_layers({"a": rest}, num_layers)
+    with pytest.raises(ConfigError):
+        check_layers({"a": layers, "b": [lost]}, num_layers)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("not json", "no JSON"),
+        ("[1, 2]", "no JSON object"),
+        ('{"model_type": "llama", "num_hidden_layers": 32}', "llama.*no known hybrid"),
+        ('{"linear_num_value_heads": 32}', "lacks num_hidden_layers"),
+        (json.dumps({"layer_group_size": 8, "num_hidden_layers": 32}), "Lightning"),
+        (json.dumps({"linear_attn_config": {"kda_layers": []}, "num_hidden_layers": 4}), "must be"),
+        ('{"hybrid_override_pattern": "MX*", "n_groups": 8}', "holds X"),
+        ("[" * 100_000, "no JSON"),
+    ],
+)
+def test_what_is_no_known_hybrid_is_refused_with_the_reason(text, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_config(text)
+
+
+@pytest.mark.parametrize("value", [0, -1, 3.5, "96", True, [96]])
+def test_a_size_that_is_no_count_is_refused_by_name(value):
+    config = copy.deepcopy(KIMI_K3)
+    config["text_config"]["linear_attn_config"]["num_heads"] = value
+    with pytest.raises(ConfigError, match="num_heads"):
+        parse_config(config)
+
+
+def test_a_pattern_of_the_wrong_length_is_refused():
+    config = PUBLIC["nemotron-3-super"] | {"num_hidden_layers": 87}
+    with pytest.raises(ConfigError, match="names 88 layers, num_hidden_layers=87"):
+        parse_config(config)
+
+
+def test_block_types_by_name_and_by_character_agree():
+    """Nemotron configs saved by transformers carry names instead of characters."""
+    config = dict(PUBLIC["nemotron-3-super"])
+    pattern = config.pop("hybrid_override_pattern")
+    names = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
+    config["layers_block_type"] = [names[mark] for mark in pattern]
+    assert parse_config(config).preset == parse_config(PUBLIC["nemotron-3-super"]).preset
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner),
+        max_leaves=20,
+    )
+)
+def test_any_json_is_read_or_refused_by_the_error_type(value):
+    with contextlib.suppress(CapacityError):
+        parse_config(json.dumps({"linear_attn_config": value, "num_hidden_layers": value}))

@@ -319,7 +319,13 @@ def fig_blind_spots(tables: Tables) -> dict[str, alt.Chart | alt.LayerChart]:
     fault = (
         alt.Y("fault:N")
         .sort(order)
-        .axis(labelExpr=style.label_expr(), title=None, labelLimit=150, ticks=False)
+        .axis(
+            labelExpr=style.label_expr(),
+            title=None,
+            labelLimit=150,
+            ticks=False,
+            labelOverlap=False,
+        )
     )
     named = style.labelled(style.labelled(alt.Chart(parts), "fault"), "part")
     bars = named.mark_bar().encode(

@@ -66,6 +66,9 @@ class _PrivateModules:
             vars(module)["__builtins__"] = self._builtins
             self._modules[name] = module
             spec.loader.exec_module(module)
+            parent, _, child = name.rpartition(".")
+            if parent in self._modules:
+                setattr(self._modules[parent], child, module)
         return self._modules[name]
 
     def _import(

@@ -38,6 +38,7 @@ def main_picture(tables: Tables) -> alt.LayerChart:
         right=cells["position"] + side,
         top=centre - side * _SQUARE_HEIGHT,
         bottom=centre + side * _SQUARE_HEIGHT,
+        opacity=cells["status"].isin(["kept", "rejected"]).map({True: 1.0, False: style.PALE}),
     )
     totals = tables["totals"].assign(row=tables["totals"]["lane"].map(lane_index))
     window_len = int(cells["position"].max()) + 1
@@ -58,14 +59,7 @@ def main_picture(tables: Tables) -> alt.LayerChart:
     x_axis = alt.Axis(
         values=list(range(window_len)), format="d", grid=False, title="decode.axis.position"
     )
-    opacity = (
-        alt.Opacity("status:N")
-        .scale(
-            domain=["kept", "passed", "dropped", "rejected"],
-            range=[1.0, style.PALE, style.PALE, 1.0],
-        )
-        .legend(None)
-    )
+    opacity = alt.Opacity("opacity:Q", scale=None)
     colour = alt.Color("lane:N").scale(domain=list(LANES), range=list(_LANE_COLOURS)).legend(None)
     tooltip = [
         alt.Tooltip("position:Q", title="decode.axis.position"),

@@ -253,11 +253,6 @@ def inverse(planned: CapacityPlan, requests: int, mean_tokens: int = 0) -> Targe
     pool = planned.blocks
     num_blocks = requests * pool.blocks_per_request(mean)
     needed = num_blocks * pool.block_bytes + requests * planned.cost.beside_bytes
-    budget = pool.budget_bytes
-    if isinstance(planned.pool, SplitPools):
-        fits = planned.pool.max_requests(mean) >= requests
-    else:
-        fits = needed <= budget
     return Target(
         requests=requests,
         mean_tokens=mean,
@@ -269,5 +264,5 @@ def inverse(planned: CapacityPlan, requests: int, mean_tokens: int = 0) -> Targe
         num_blocks=num_blocks,
         block_budget_bytes=needed,
         longest_context=pool.longest_context,
-        fits=fits,
+        fits=planned.pool.max_requests(mean) >= requests,
     )

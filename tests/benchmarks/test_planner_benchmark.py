@@ -1,0 +1,36 @@
+"""Time of one planner call against its bound of one millisecond.
+
+Run: ``python -m pytest tests/benchmarks/test_planner_benchmark.py --benchmark-only`` with
+pytest-benchmark installed. Never part of the test verdict: ``tests/benchmarks`` is not collected.
+"""
+
+import pytest
+
+from k3core.capacity.bootlog import read_log
+from k3core.capacity.configs import parse_config
+from k3core.capacity.planner import Deployment, inverse, plan
+from tests.public_configs import KIMI_K3
+
+pytest.importorskip("pytest_benchmark")
+
+LOG = "Setting attention block size to 1536 tokens\n" * 200
+
+
+@pytest.mark.parametrize("pool_rule", ["blocks", "split"])
+def test_one_plan_with_all_its_numbers(benchmark, pool_rule):
+    deployment = Deployment(tp=8, pool_rule=pool_rule)
+    benchmark(lambda: plan(deployment).as_dict())
+    benchmark.extra_info["bound_ms"] = 1.0
+
+
+def test_inverse_of_a_plan(benchmark):
+    planned = plan(Deployment(tp=8))
+    benchmark(inverse, planned, 51)
+
+
+def test_parse_of_a_config(benchmark):
+    benchmark(parse_config, KIMI_K3)
+
+
+def test_read_of_a_log_of_200_lines(benchmark):
+    benchmark(read_log, LOG)

@@ -4,7 +4,13 @@ from k3core.studies.fleet.admission import admission
 from k3core.studies.fleet.params import FleetParams
 from k3core.studies.fleet.placement import hash_ring, minimal_perturbation
 from k3core.studies.fleet.replay import ReplayReport, render_text, replay_trace
-from k3core.studies.fleet.routers import load_strip, routers
+from k3core.studies.fleet.routers import (
+    gather,
+    load_strip,
+    router_run,
+    routers,
+    tick_variants,
+)
 from k3core.studies.fleet.run import simulation
 from k3core.studies.fleet.traces import MAX_UPLOAD_MB, StoredTrace, store_trace, stored_trace
 
@@ -14,13 +20,16 @@ __all__ = [
     "ReplayReport",
     "StoredTrace",
     "admission",
+    "gather",
     "hash_ring",
     "load_strip",
     "minimal_perturbation",
     "render_text",
     "replay_trace",
+    "router_run",
     "routers",
     "simulation",
     "store_trace",
     "stored_trace",
+    "tick_variants",
 ]

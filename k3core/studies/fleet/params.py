@@ -29,6 +29,8 @@ class FleetParams:
         speed: how many times faster a trace is replayed.
         num_clusters, vnodes, blocks: the fleet; ``blocks`` MLA blocks of cache per cluster.
         cost, rule: codes of ``COST_PRESETS`` and ``CHECKPOINT_RULES``.
+        constants: seconds per request, per token and per squared token that replace those of
+            ``cost``; empty keeps the preset.
         admission: ``none``, ``reject`` or ``queue``, with a budget of its own per class.
         kill_cluster, kill_minute, down_minutes: one failure; minute 0 means none, and 0 minutes
             down that it does not come back.
@@ -44,6 +46,7 @@ class FleetParams:
     blocks: int = 4000
     cost: str = "kimi-k3"
     rule: str = "junction"
+    constants: tuple[float, ...] = ()
     admission: str = "none"
     budget_short: int = 12
     budget_long: int = 12
@@ -63,6 +66,10 @@ class FleetParams:
             0 <= self.kill_cluster < self.num_clusters,
             f"kill_cluster={self.kill_cluster} must be in 0..{self.num_clusters - 1}",
         )
+        require(
+            len(self.constants) in (0, 3),
+            f"constants={self.constants} must be empty or three numbers",
+        )
 
     def workload(self) -> Workload:
         if self.trace:
@@ -72,7 +79,11 @@ class FleetParams:
 
     @property
     def prefill(self) -> PrefillCost:
-        return prefill_cost(self.cost)
+        """The cost model of the run: the preset, or the constants given instead."""
+        if not self.constants:
+            return prefill_cost(self.cost)
+        fixed_s, linear_s, quadratic_s = self.constants
+        return PrefillCost("custom", linear_s, quadratic_s, fixed_s, "constants given")
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -106,7 +117,7 @@ class FleetParams:
             self.num_clusters,
             router=router,
             capacity_blocks=self.blocks,
-            cost=self.cost,
+            cost=self.prefill,
             rule=self.rule,
             admission=admission,
             failures=self.failures,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from k3core.errors import require
 from k3core.fleet.result import FleetResult
 from k3core.fleet.router import ROUTERS
 from k3core.studies.fleet.bins import bin_index, bin_size_s
@@ -45,38 +47,58 @@ class RoutersStudy:
         return rows[(rows["router"] == router) & (rows["ticks"] == "raw")].iloc[0]
 
 
-def routers(**params: Any) -> RoutersStudy:
+def routers(slo_s: float = 10.0, **params: Any) -> RoutersStudy:
     """Run every router on the same requests.
 
     Args:
+        slo_s: a first token within it counts as good.
         params: fields of ``FleetParams``.
     """
-    p = FleetParams(**params)
-    workload = p.workload()
-    tick_s = workload.tick_s
-    variants = {"raw": workload}
-    if tick_s > 0:
-        variants["spread"] = workload.spread(p.seed)
     rows = [
-        _row(router, ticks, p.simulator(router).run(requests))
-        for ticks, requests in variants.items()
+        router_run(router, ticks, slo_s, **params)
+        for ticks in tick_variants(**params)
         for router in ROUTERS
     ]
-    table = pd.DataFrame(rows)
+    return gather(rows, **params)
+
+
+def tick_variants(**params: Any) -> tuple[str, ...]:
+    """How the arrivals are taken: ``raw``, and ``spread`` when the timestamps are coarse."""
+    return ("raw", "spread") if FleetParams(**params).workload().tick_s > 0 else ("raw",)
+
+
+def router_run(
+    router: str = "session", ticks: str = "raw", slo_s: float = 10.0, **params: Any
+) -> dict[str, Any]:
+    """One run of the comparison, as a row of its table: what a page computes one at a time."""
+    require(ticks in ("raw", "spread"), f"ticks={ticks!r} must be 'raw' or 'spread'")
+    require(slo_s > 0, f"slo_s={slo_s} must be > 0")
+    p = FleetParams(**params)
+    workload = p.workload()
+    result = p.simulator(router).run(workload if ticks == "raw" else workload.spread(p.seed))
+    return _row(router, ticks, result, p, slo_s)
+
+
+def gather(rows: Sequence[dict[str, Any]], **params: Any) -> RoutersStudy:
+    """The comparison of the runs made so far."""
+    workload = FleetParams(**params).workload()
+    table = pd.DataFrame(list(rows))
     raw = table[(table["ticks"] == "raw") & table["p95_s"].notna()]
     return RoutersStudy(
         num_requests=len(workload),
         num_sessions=workload.num_sessions,
         minutes=float(workload.arrival_s[-1]) / 60,
         long_share=float(workload.is_long.mean()),
-        tick_s=tick_s,
+        tick_s=workload.tick_s,
         most_reuse=str(raw.loc[raw["reuse"].idxmax(), "router"]) if len(raw) else "",
         least_wait=str(raw.loc[raw["p95_s"].idxmin(), "router"]) if len(raw) else "",
         tables={"routers": table},
     )
 
 
-def _row(router: str, ticks: str, result: FleetResult) -> dict[str, Any]:
+def _row(
+    router: str, ticks: str, result: FleetResult, p: FleetParams, slo_s: float
+) -> dict[str, Any]:
     return {
         "router": router,
         "ticks": ticks,
@@ -96,7 +118,20 @@ def _row(router: str, ticks: str, result: FleetResult) -> dict[str, Any]:
         "num_failovers": result.num_failovers,
         "reprefilled_tokens": result.reprefilled_tokens,
         "utilisation": result.utilisation,
+        "slo_s": slo_s,
+        "goodput": result.goodput(slo_s),
+        "served_tokens": result.num_served_tokens,
+        "reused_tokens": result.num_reused_tokens,
+        "saved_s": _saved_s(result, p),
     }
+
+
+def _saved_s(result: FleetResult, p: FleetParams) -> float:
+    """Prefill seconds that reuse spared the served requests, by the cost model."""
+    served = result.is_served
+    skipped = result.reused_len[served].astype(np.float64)
+    cost = p.prefill
+    return float((cost.linear_s * skipped + cost.quadratic_s * skipped**2).sum())
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ POOL_SIZES = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
 HEAD_SIZES = (16, 32, 64, 128)
 RANKS = (1, 2, 4, 8, 16)
 MAX_HEADS = 128  # of all ranks
+SCENES = ("sizes", "life")
 
 
 def num(value: float) -> str:
@@ -70,15 +71,6 @@ v = page.controls(
     ui.Steps("pool_pages", enough_pages, "pages", options=pool_sizes),
     ui.Choice("pool_keep", "cached", "pages", options=("cached", "dropped"), style="segments"),
     ui.Toggle("pool_scrub", True, "pages"),
-    ui.Slider("pool_append", 600, "storage", low=1, high=4096),
-    ui.Steps(
-        "pool_to_tp",
-        4,
-        "storage",
-        options=lambda values: tuple(
-            ranks for ranks in RANKS if values["pool_heads"] * values["tp"] % ranks == 0
-        ),
-    ),
 )
 sizes: dict[str, Any] = {
     "model": v.model,
@@ -141,81 +133,162 @@ page.main(
     wrong=run.num_wrong,
 )
 
-length = page.study(
-    studies.lengths,
-    **sizes,
-    kda_layers=v.pool_kda_layers,
-    pool_pages=v.pool_pages,
-    seq_len=v.pool_seq_len,
-)
-memory = length.sizes.memory
+memory = run.sizes.memory
 model = memory.model
-page.section(
-    "length",
-    figures.fig_page_pool(length.tables),
-    columns=3,
-    formula=[
-        rf"\text{{MLA}} = {model.num_mla_layers} \cdot \left\lceil \tfrac{{{num(v.pool_seq_len)}}}"
-        rf"{{{num(v.pool_tokens_per_page)}}} \right\rceil = {num(length.num_mla_pages)}"
-        r"\ \text{pages}",
-        rf"\text{{KDA}} = {model.num_kda_layers} \cdot \left\lceil "
-        rf"\tfrac{{{num(run.sizes.kda_bytes)}}}{{{num(run.sizes.page_bytes)}}} \right\rceil"
-        rf" = {num(length.num_kda_pages)}"
-        r"\ \text{pages}",
-        rf"L^{{*}} = \tfrac{{{model.num_kda_layers} \cdot {num(run.sizes.kda_bytes)}}}"
-        rf"{{{model.num_mla_layers} \cdot {num(run.sizes.row_bytes)}}}"
-        rf" = {num(round(memory.break_even_len, 1))}\ \text{{tokens}}",
-    ],
-    tables={name: length.tables[name] for name in ("by_length", "break_even")},
-    tokens=count_text(memory.break_even_len),
-    pages_tokens=count_text(length.sizes.break_even_tokens),
-    mla=count_text(length.num_mla_pages),
-    kda=count_text(length.num_kda_pages),
-    length=count_text(v.pool_seq_len),
-    model=page.t(f"option.{v.model}"),
-    tp=v.tp,
-)
-paging = page.study(studies.paging, **sizes, num_tokens=v.pool_append, to_tp=v.pool_to_tp)
-page.section(
-    "paging",
-    figures.fig_mla_paging(paging.tables),
-    columns=3,
-    formula=rf"\left\lceil \tfrac{{{num(v.pool_append)}}}{{{num(v.pool_tokens_per_page)}}} "
-    rf"\right\rceil = {paging.num_pages},\quad {num(v.pool_append)} - "
-    rf"{paging.num_pages - 1} \cdot {num(v.pool_tokens_per_page)} = {num(paging.last_fill)}",
-    tables={"fill": paging.tables["fill"], "heads": paging.tables["heads"]},
-    tokens=count_text(v.pool_append),
-    pages=paging.num_pages,
-    last=count_text(paging.last_fill),
-    tp=v.tp,
-    to_tp=v.pool_to_tp,
-    difference=error_text(paging.max_difference),
-)
-stored = page.study(studies.store, **sizes)
-page.section(
-    "store",
-    figures.fig_kda_store(stored.tables),
-    formula=rf"\left\lceil \tfrac{{{num(stored.num_bytes)}}}{{{num(run.sizes.page_bytes)}}} "
-    rf"\right\rceil = {stored.num_pages},\quad {stored.num_pages} \cdot "
-    rf"{num(run.sizes.page_bytes)} - {num(stored.num_bytes)} = {num(stored.padding_bytes)}"
-    r"\ \text{B}",
-    tables={name: stored.tables[name] for name in ("pages", "formats")},
-    bytes=bytes_text(stored.num_bytes),
-    pages=stored.num_pages,
-    padding=bytes_text(stored.padding_bytes),
-    share=percent_text(stored.padding_share),
-    different=stored.num_different,
-)
-stale = page.study(studies.stale_bytes, **sizes)
-page.section(
-    "stale",
-    figures.stale_pictures(stale.tables),
-    tables=stale.tables,
-    written=stale.num_written,
-    wrong=count_text(stale.found("state_to_rows", "unscrubbed", "wrong_values")),
-    read=count_text(stale.found("state_to_rows", "unscrubbed", "read")),
-    state=count_text(stale.found("rows_to_state", "unscrubbed", "wrong_values")),
-)
+scene = page.choice("pool_scene", SCENES)
+
+
+def draw_sizes() -> None:
+    """Pages by length, rows in pages, states in pages."""
+    length = page.study(
+        studies.lengths,
+        **sizes,
+        kda_layers=v.pool_kda_layers,
+        pool_pages=v.pool_pages,
+        seq_len=v.pool_seq_len,
+    )
+    page.section(
+        "length",
+        figures.fig_page_pool(length.tables),
+        columns=3,
+        formula=[
+            rf"\text{{MLA}} = {model.num_mla_layers} \cdot \left\lceil "
+            rf"\tfrac{{{num(v.pool_seq_len)}}}{{{num(v.pool_tokens_per_page)}}} \right\rceil "
+            rf"= {num(length.num_mla_pages)}"
+            r"\ \text{pages}",
+            rf"\text{{KDA}} = {model.num_kda_layers} \cdot \left\lceil "
+            rf"\tfrac{{{num(run.sizes.kda_bytes)}}}{{{num(run.sizes.page_bytes)}}} \right\rceil"
+            rf" = {num(length.num_kda_pages)}"
+            r"\ \text{pages}",
+            rf"L^{{*}} = \tfrac{{{model.num_kda_layers} \cdot {num(run.sizes.kda_bytes)}}}"
+            rf"{{{model.num_mla_layers} \cdot {num(run.sizes.row_bytes)}}}"
+            rf" = {num(round(memory.break_even_len, 1))}\ \text{{tokens}}",
+        ],
+        tables={name: length.tables[name] for name in ("by_length", "break_even")},
+        tokens=count_text(memory.break_even_len),
+        pages_tokens=count_text(length.sizes.break_even_tokens),
+        mla=count_text(length.num_mla_pages),
+        kda=count_text(length.num_kda_pages),
+        length=count_text(v.pool_seq_len),
+        model=page.t(f"option.{v.model}"),
+        tp=v.tp,
+    )
+    knobs = page.body_controls(
+        ui.Slider("pool_append", 600, low=1, high=4096),
+        ui.Steps(
+            "pool_to_tp",
+            4,
+            options=lambda values: tuple(
+                ranks for ranks in RANKS if values["pool_heads"] * values["tp"] % ranks == 0
+            ),
+        ),
+    )
+    paging = page.study(
+        studies.paging, **sizes, num_tokens=knobs.pool_append, to_tp=knobs.pool_to_tp
+    )
+    page.section(
+        "paging",
+        figures.fig_mla_paging(paging.tables),
+        columns=3,
+        formula=rf"\left\lceil \tfrac{{{num(knobs.pool_append)}}}{{{num(v.pool_tokens_per_page)}}} "
+        rf"\right\rceil = {paging.num_pages},\quad {num(knobs.pool_append)} - "
+        rf"{paging.num_pages - 1} \cdot {num(v.pool_tokens_per_page)} = {num(paging.last_fill)}",
+        tables={"fill": paging.tables["fill"], "heads": paging.tables["heads"]},
+        tokens=count_text(knobs.pool_append),
+        pages=paging.num_pages,
+        last=count_text(paging.last_fill),
+        tp=v.tp,
+        to_tp=knobs.pool_to_tp,
+        difference=error_text(paging.max_difference),
+    )
+    stored = page.study(studies.store, **sizes)
+    page.section(
+        "store",
+        figures.fig_kda_store(stored.tables),
+        formula=rf"\left\lceil \tfrac{{{num(stored.num_bytes)}}}{{{num(run.sizes.page_bytes)}}} "
+        rf"\right\rceil = {stored.num_pages},\quad {stored.num_pages} \cdot "
+        rf"{num(run.sizes.page_bytes)} - {num(stored.num_bytes)} = {num(stored.padding_bytes)}"
+        r"\ \text{B}",
+        tables={name: stored.tables[name] for name in ("pages", "formats")},
+        bytes=bytes_text(stored.num_bytes),
+        pages=stored.num_pages,
+        padding=bytes_text(stored.padding_bytes),
+        share=percent_text(stored.padding_share),
+        different=stored.num_different,
+    )
+
+
+def draw_life() -> None:
+    """Who leaves next, who copies, where free pages are stranded, what a page leaves behind."""
+    leaving = run.tables["evictions"]
+    page.section(
+        "order",
+        figures.order_pictures({"order": now.order, "evictions": leaving}),
+        tables={"order": now.order, "evictions": leaving},
+        step=now.step,
+        evicted=len(leaving),
+        cached=now.num_cached,
+        free=now.num_free,
+    )
+    knobs = page.body_controls(
+        ui.Slider("frag_burst", 6, low=1, high=12), ui.Slider("frag_ids", 32, low=3, high=32)
+    )
+    state_sizes = {name: value for name, value in sizes.items() if name != "tokens_per_page"}
+    stuck = page.study(
+        studies.fragments, **state_sizes, burst=knobs.frag_burst, num_ids=knobs.frag_ids
+    )
+    page.section(
+        "fragments",
+        figures.fragment_pictures(stuck.tables),
+        tables=stuck.tables,
+        formula=rf"\left\lceil \tfrac{{{num(memory.state_bytes_per_request)}}}"
+        rf"{{{num(stuck.page_bytes)}}} \right\rceil = {stuck.run_pages}"
+        rf"\ \text{{neighbours}} \quad\text{{or}}\quad {model.num_kda_layers} \cdot \left\lceil "
+        rf"\tfrac{{{num(run.sizes.kda_bytes)}}}{{{num(stuck.page_bytes)}}} \right\rceil"
+        rf" = {stuck.state_pages}\ \text{{pages anywhere}}",
+        finding=page.t(
+            f"fragments.{stuck.reason or 'fits'}",
+            waiting=stuck.num_waiting,
+            free=count_text(stuck.free_pages),
+            gap=count_text(stuck.gap_pages),
+            run=stuck.run_pages,
+            ids=knobs.frag_ids,
+            usage=percent_text(stuck.usage, 0),
+        ),
+        burst=knobs.frag_burst,
+        run=stuck.run_pages,
+        pages=stuck.state_pages,
+        page=bytes_text(stuck.page_bytes),
+        waiting=stuck.num_waiting,
+        pool=stuck.num_waiting_pool,
+    )
+    knobs = page.body_controls(ui.Slider("fork_tokens", 1300, low=1, high=6000))
+    forked = page.study(studies.fork, **sizes, num_tokens=knobs.fork_tokens)
+    page.section(
+        "fork",
+        figures.fork_picture(forked.tables),
+        columns=1,
+        tables=forked.tables,
+        pages=forked.num_pages,
+        unshared=forked.num_unshared,
+        copied=forked.num_copied,
+        shared=forked.num_shared,
+        wrong=forked.num_wrong,
+        tokens=count_text(forked.num_tokens),
+    )
+    stale = page.study(studies.stale_bytes, **sizes)
+    page.section(
+        "stale",
+        figures.stale_pictures(stale.tables),
+        tables=stale.tables,
+        written=stale.num_written,
+        wrong=count_text(stale.found("state_to_rows", "unscrubbed", "wrong_values")),
+        read=count_text(stale.found("state_to_rows", "unscrubbed", "read")),
+        state=count_text(stale.found("rows_to_state", "unscrubbed", "wrong_values")),
+    )
+
+
+{"sizes": draw_sizes, "life": draw_life}[scene]()
 page.words(
     model=page.t(f"option.{v.model}"),
     tp=v.tp,

@@ -1,5 +1,7 @@
-"""Studies of the page pool: a run of several requests, pages by length, storage, stale bytes."""
+"""Studies of the page pool: a run, pages by length, storage, stale bytes, forks, fragments."""
 
+from k3core.studies.paged_cache.fork import ForkStudy, fork
+from k3core.studies.paged_cache.fragments import FragmentStudy, fragments
 from k3core.studies.paged_cache.lengths import LengthStudy, lengths
 from k3core.studies.paged_cache.run import CHUNK_TOKENS, PoolRun, RunView, pages_for, run_pool
 from k3core.studies.paged_cache.sizes import RequestSizes, request_sizes
@@ -8,6 +10,8 @@ from k3core.studies.paged_cache.storage import PagingStudy, StoreStudy, paging, 
 
 __all__ = [
     "CHUNK_TOKENS",
+    "ForkStudy",
+    "FragmentStudy",
     "LengthStudy",
     "PagingStudy",
     "PoolRun",
@@ -15,6 +19,8 @@ __all__ = [
     "RunView",
     "StaleStudy",
     "StoreStudy",
+    "fork",
+    "fragments",
     "lengths",
     "pages_for",
     "paging",

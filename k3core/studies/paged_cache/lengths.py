@@ -8,8 +8,9 @@ import pandas as pd
 
 from k3core.errors import K3Error, require_count
 from k3core.paged_cache.pool import PagePool
-from k3core.studies.paged_cache.run import KIND_CODES, pages_for
+from k3core.studies.paged_cache.run import pages_for
 from k3core.studies.paged_cache.sizes import RequestSizes, request_sizes
+from k3core.studies.paged_cache.watched import KIND_CODES
 from k3core.units import count_text
 
 MAX_LENGTH = 2**20

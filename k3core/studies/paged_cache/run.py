@@ -10,58 +10,21 @@ import torch
 
 from k3core.errors import K3Error, require, require_count
 from k3core.paged_cache import LayerState, PagedCache
-from k3core.paged_cache.pool import PagePool
 from k3core.paged_cache.stats import PageKind
 from k3core.studies.paged_cache.sizes import (
-    TORCH_DTYPES,
     RequestSizes,
     num_different,
     request_sizes,
 )
+from k3core.studies.paged_cache.watched import KIND_CODES, UnscrubbedPool, WatchedPool
 
 CHUNK_TOKENS = 512  # tokens that a running request adds per step
 ARRIVAL_GAP = 3  # steps between two arrivals
 IDLE_STEPS = 2  # steps shown after the last request
+SHOWN_ORDER = 64  # pages of the free list that are kept after each step
+ORDER_COLUMNS = ["step", "place_in_line", "page", "kind", "owner", "part", "holds"]
+EVICTION_COLUMNS = ["number", "step", "page", "kind", "owner", "part", "depth"]
 LENGTHS = (1.0, 0.75, 0.5, 1.0, 0.25, 0.75, 1.0, 0.5)  # of the sequence length, by request
-KIND_CODES = {PageKind.MLA_KV: "mla", PageKind.KDA_STATE: "kda"}
-
-
-class WatchedPool(PagePool):
-    """A pool that notes which pages change kind and what a reader of the new kind would find."""
-
-    def __init__(self, num_pages: int, page_bytes: int, dtypes: dict[PageKind, str]) -> None:
-        super().__init__(num_pages, page_bytes, on_evict=self._note_evicted)
-        self.dtypes = dtypes
-        self.step = 0
-        self.evicted: list[tuple[int, int]] = []
-        self.retyped: list[tuple[int, int, int, int]] = []  # step, page, stale bytes, NaN values
-
-    def alloc(self, kind: PageKind, count: int = 1) -> tuple[int, ...]:
-        before = {page: self.page_info(page).kind for page in self.free_order()[:count]}
-        pages = super().alloc(kind, count)
-        for page in pages:
-            if before[page] not in (None, kind):
-                stale, num_nan = stale_content(self, page, self.dtypes[kind])
-                self.retyped.append((self.step, page, stale, num_nan))
-        return pages
-
-    def _note_evicted(self, pages: tuple[int, ...]) -> None:
-        self.evicted += [(self.step, page) for page in pages]
-
-
-class UnscrubbedPool(WatchedPool):
-    """The fault: pages change kind with the bytes of their former owner."""
-
-    def _scrub(self, pages: object) -> None:
-        pass
-
-
-def stale_content(pool: PagePool, page: int, dtype: str) -> tuple[int, int]:
-    """Bytes that are not zero, and values that are NaN when read in ``dtype``."""
-    content = torch.from_numpy(pool.page_bytes_view(page).copy())
-    width = TORCH_DTYPES[dtype].itemsize
-    values = content[: len(content) // width * width].view(TORCH_DTYPES[dtype])
-    return int((content != 0).sum()), int(values.to(torch.float32).isnan().sum())
 
 
 @dataclass
@@ -97,6 +60,7 @@ class RunView:
     num_free: int
     num_running: int
     playhead: pd.DataFrame
+    order: pd.DataFrame
 
 
 @dataclass(frozen=True)
@@ -109,6 +73,8 @@ class PoolRun:
         by_step: pages by place and kind after each step.
         owners: one row per block of neighbouring pages that one request took in one step.
         requests: arrival, start, stop, tokens and pages of each request.
+        evictions: cached pages in the order in which they were reused, and what they held.
+        order: the first pages of the free list after each step: which one is taken next.
         pool: pages and steps of the run.
     """
 
@@ -142,6 +108,7 @@ class PoolRun:
             num_free=int(row["free"]),
             num_running=int(row["running"]),
             playhead=pd.DataFrame({"step": [step + 0.5], "shown": [step]}),
+            order=self.tables["order"].query("step == @step").reset_index(drop=True),
         )
 
 
@@ -195,7 +162,7 @@ def run_pool(
             f"pool_pages={pool_pages} cannot hold one request: it needs {longest} pages; use more "
             f"pages, larger pages, fewer KDA layers or a shorter sequence"
         )
-    make = WatchedPool if scrub else UnscrubbedPool
+    make: type[WatchedPool] = WatchedPool if scrub else UnscrubbedPool
     dtypes = {PageKind.MLA_KV: mla_dtype, PageKind.KDA_STATE: state_dtype}
     pool = make(pool_pages, sizes.page_bytes, dtypes)
     requests = []
@@ -217,12 +184,15 @@ def run_pool(
 class _Run:
     def __init__(self, sizes: RequestSizes, pool: WatchedPool, kda_layers: int, keep: str) -> None:
         self.sizes, self.pool, self.kda_layers, self.keep = sizes, pool, kda_layers, keep
+        pool.on_evict = self.note_evicted
         self.rows = sizes.rows(CHUNK_TOKENS + 64, seed=1)
         self.last_state = LayerState(*sizes.state(seed=2))
         self.fresh_state = LayerState(*(torch.zeros_like(part) for part in sizes.state()))
         self.bytes_written = 0
         self.num_wrong = 0
         self.content: dict[int, dict[str, object]] = {}  # page -> owner and what it holds
+        self.orders: list[dict[str, object]] = []
+        self.evictions: list[dict[str, object]] = []
         self.stays: list[dict[str, object]] = []
         self.open: dict[int, dict[str, object]] = {}
         self.by_step: list[dict[str, int]] = []
@@ -295,6 +265,8 @@ class _Run:
                 "owner": request.name,
                 "holds": f"{first:,}..{first + filled - 1:,}",
                 "bytes": filled * sizes.row_bytes,
+                "depth": first + filled,
+                "part": f"{request.name}{index + 1}",
             }
         for layer, pages in request.cache.kda_pages.items():
             for index, page in enumerate(pages):
@@ -303,6 +275,8 @@ class _Run:
                     "owner": request.name,
                     "holds": f"{layer + 1}.{index + 1}",
                     "bytes": min(rest, sizes.page_bytes),
+                    "depth": request.cache.num_tokens,
+                    "part": f"{request.name}·{layer + 1}",
                 }
         self.content.update(content)
         return list(content)
@@ -324,7 +298,11 @@ class _Run:
                 current = None
             if current is None:
                 self.open[page] = current = {"page": page, "start": step, **state}
-            current.update(content)
+            current.update({key: content[key] for key in ("owner", "holds", "bytes")})
+        self.orders += [
+            {"step": step, "place_in_line": place, **self.listed(page)}
+            for place, page in enumerate(self.pool.free_order()[:SHOWN_ORDER])
+        ]
         stats = self.pool.stats()
         self.by_step.append(
             {
@@ -336,6 +314,32 @@ class _Run:
                 "running": len(running),
             }
         )
+
+    def listed(self, page: int) -> dict[str, object]:
+        """A page on the free list: cached ones say what they still hold."""
+        info = self.pool.page_info(page)
+        if info.kind is None or not info.published:
+            return {"page": page, "kind": "free", "owner": "", "part": "", "holds": ""}
+        content = self.content[page]
+        return {
+            "page": page,
+            "kind": KIND_CODES[info.kind],
+            **{key: content[key] for key in ("owner", "part", "holds")},
+        }
+
+    def note_evicted(self, pages: Sequence[int]) -> None:
+        for page in pages:
+            content = self.content[page]
+            kind = "kda" if "·" in str(content["part"]) else "mla"
+            self.evictions.append(
+                {
+                    "number": len(self.evictions) + 1,
+                    "step": self.pool.step,
+                    "page": page,
+                    "kind": kind,
+                    **{key: content[key] for key in ("owner", "part", "depth")},
+                }
+            )
 
     def close(self, pages: Sequence[int], step: int) -> None:
         for page in pages:
@@ -349,8 +353,14 @@ class _Run:
         per_layer = -(-sizes.kda_bytes // sizes.page_bytes)
         retyped = {(step, page): (stale, nan) for step, page, stale, nan in pool.retyped}
         marks = [
-            {"step": step, "page": page, "mark": "evicted", "stale_bytes": 0, "nan_values": 0}
-            for step, page in pool.evicted
+            {
+                "step": row["step"],
+                "page": row["page"],
+                "mark": "evicted",
+                "stale_bytes": 0,
+                "nan_values": 0,
+            }
+            for row in self.evictions
         ]
         marks += [
             {
@@ -381,6 +391,8 @@ class _Run:
                 "owners": _owner_blocks(stays),
                 "by_step": pd.DataFrame(self.by_step),
                 "requests": pd.DataFrame(served),
+                "evictions": pd.DataFrame(self.evictions, columns=EVICTION_COLUMNS),
+                "order": pd.DataFrame(self.orders, columns=ORDER_COLUMNS),
                 "pool": pd.DataFrame({"pages": [pool.num_pages], "steps": [num_steps]}),
             },
             sizes=sizes,
@@ -388,7 +400,7 @@ class _Run:
             num_steps=num_steps,
             num_kda_layers=self.kda_layers,
             pages_per_layer=per_layer,
-            num_evicted=len(pool.evicted),
+            num_evicted=len(self.evictions),
             num_retyped=len(pool.retyped),
             stale_bytes=sum(stale for _, _, stale, _ in pool.retyped),
             nan_values=sum(nan for *_, nan in pool.retyped),

@@ -10,8 +10,8 @@ import torch
 from k3core.errors import require_count
 from k3core.paged_cache.pool import PagePool
 from k3core.paged_cache.stats import PageKind
-from k3core.studies.paged_cache.run import stale_content
 from k3core.studies.paged_cache.sizes import TORCH_DTYPES, RequestSizes, request_sizes
+from k3core.studies.paged_cache.watched import stale_content
 
 
 class _UnscrubbedPool(PagePool):

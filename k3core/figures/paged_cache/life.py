@@ -262,7 +262,7 @@ def fragment_pictures(tables: Tables) -> Panels:
             )
         )
     gap = alt.LayerChart(layer=layers, height=270, title="paged_cache.panel.gap")
-    designs = ["two_ends", "pages"]
+    designs = ["two_ends", "paged"]
     strip = (
         style.labelled(style.labelled(alt.Chart(tables["map"]), "kind"), "design")
         .mark_bar(height={"band": 0.7})

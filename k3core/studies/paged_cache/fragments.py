@@ -226,7 +226,7 @@ def fragments(
     maps = pd.concat(
         [
             _runs(snapshots[worst][0], num_pages).assign(design="two_ends"),
-            _runs(snapshots[worst][1], num_pages).assign(design="pages"),
+            _runs(snapshots[worst][1], num_pages).assign(design="paged"),
         ],
         ignore_index=True,
     )

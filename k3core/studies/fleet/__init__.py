@@ -1,6 +1,6 @@
 """Studies of the fleet: routers side by side, ring, failover, admission, one run, replay."""
 
-from k3core.studies.fleet.admission import admission
+from k3core.studies.fleet.admission import SETTINGS, admission, admission_run, gather_admission
 from k3core.studies.fleet.params import FleetParams
 from k3core.studies.fleet.placement import hash_ring, minimal_perturbation
 from k3core.studies.fleet.replay import ReplayReport, render_text, replay_trace
@@ -19,8 +19,11 @@ __all__ = [
     "MAX_UPLOAD_MB",
     "ReplayReport",
     "StoredTrace",
+    "SETTINGS",
     "admission",
+    "admission_run",
     "gather",
+    "gather_admission",
     "hash_ring",
     "load_strip",
     "minimal_perturbation",

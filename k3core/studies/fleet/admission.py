@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from k3core.errors import require
-from k3core.fleet.budget import BudgetController
 from k3core.fleet.cache import BLOCK_LEN
 from k3core.fleet.result import FleetResult
 from k3core.fleet.workload import Workload
@@ -44,10 +45,11 @@ class AdmissionStudy:
     misleading: int
     tables: dict[str, pd.DataFrame]
 
-    def value(self, setting: str, cls: str, column: str) -> float:
+    def value(self, setting: str, cls: str, column: str, missing: float = math.nan) -> float:
+        """A cell of ``classes``; ``missing`` when that setting did not run."""
         rows = self.tables["classes"]
         row = rows[(rows["setting"] == setting) & (rows["cls"] == cls)]
-        return float(row[column].iloc[0])
+        return float(row[column].iloc[0]) if len(row) else missing
 
 
 def admission(
@@ -64,27 +66,48 @@ def admission(
     Raises:
         BudgetError: a weight exceeds its budget.
     """
+    runs = [admission_run(setting, router, burst, slo_s, **params) for setting in SETTINGS]
+    return gather_admission(runs, router, slo_s, **params)
+
+
+def admission_run(
+    setting: str = "none",
+    router: str = "session",
+    burst: int = 40,
+    slo_s: float = 10.0,
+    **params: Any,
+) -> tuple[dict[str, Any], ...]:
+    """One admission setting of the comparison, as rows of its table, one per class.
+
+    Raises:
+        BudgetError: a weight exceeds its budget.
+    """
+    require(setting in SETTINGS, f"setting={setting!r} must be one of {', '.join(SETTINGS)}")
     require(slo_s > 0, f"slo_s={slo_s} must be > 0")
     p = FleetParams(**{**params, "admission": "none"})
-    workload, burst_s = with_burst(p.workload(), burst, p.seed)
-    controllers: dict[str, BudgetController | None] = {
-        "none": None,
-        "shared-reject": p.budgets("reject", shared=True),
-        "separate-reject": p.budgets("reject"),
-        "shared-queue": p.budgets("queue", shared=True),
-        "separate-queue": p.budgets("queue"),
-    }
-    rows = []
-    for setting in SETTINGS:
-        result = p.simulator(router, controllers[setting]).run(workload)
-        rows += [_row(setting, cls, result, slo_s) for cls in CLASSES]
-    table = pd.DataFrame(rows)
+    workload, _ = with_burst(p.workload(), burst, p.seed)
+    lane, _, mode = setting.partition("-")
+    controller = p.budgets(mode, shared=lane == "shared") if mode else None
+    result = p.simulator(router, controller).run(workload)
+    return tuple(_row(setting, cls, result, slo_s) for cls in CLASSES)
+
+
+def gather_admission(
+    runs: Sequence[Sequence[dict[str, Any]]],
+    router: str = "session",
+    slo_s: float = 10.0,
+    **params: Any,
+) -> AdmissionStudy:
+    """The comparison of the runs made so far; numbers of missing settings are NaN or 0."""
+    p = FleetParams(**{**params, "admission": "none"})
+    table = pd.DataFrame([row for run in runs for row in run])
+    first = table[table["setting"] == table["setting"].iloc[0]].set_index("cls")["num_arrived"]
     study = AdmissionStudy(
         router=router,
         slo_s=slo_s,
-        num_short=int((~workload.is_long).sum()),
-        num_long=int(workload.is_long.sum()),
-        burst_minute=burst_s / 60,
+        num_short=int(first["short"]),
+        num_long=int(first["long"]),
+        burst_minute=float(p.workload().arrival_s[-1]) / 2 / 60,
         refused_short_shared=0,
         refused_short_separate=0,
         p95_short_none=0.0,
@@ -94,8 +117,8 @@ def admission(
     )
     return replace(
         study,
-        refused_short_shared=int(study.value("shared-reject", "short", "num_refused")),
-        refused_short_separate=int(study.value("separate-reject", "short", "num_refused")),
+        refused_short_shared=int(study.value("shared-reject", "short", "num_refused", 0)),
+        refused_short_separate=int(study.value("separate-reject", "short", "num_refused", 0)),
         p95_short_none=study.value("none", "short", "p95_s"),
         p95_short_separate=study.value("separate-reject", "short", "p95_s"),
     )

@@ -9,6 +9,7 @@ from functools import lru_cache
 from k3core.errors import require
 from k3core.fleet.budget import BudgetController
 from k3core.fleet.cost import PrefillCost, prefill_cost
+from k3core.fleet.result import FleetResult
 from k3core.fleet.simulator import Failure, FleetSimulator
 from k3core.fleet.synthetic import synthetic_workload
 from k3core.fleet.workload import Workload
@@ -124,6 +125,15 @@ class FleetParams:
             vnodes=self.vnodes,
             seed=self.seed,
         )
+
+    def run(self, router: str = "session") -> FleetResult:
+        """One run of these parameters; the last few are kept, for several studies read one."""
+        return _run(self, router)
+
+
+@lru_cache(maxsize=16)
+def _run(params: FleetParams, router: str) -> FleetResult:
+    return params.simulator(router).run(params.workload())
 
 
 @lru_cache(maxsize=8)

@@ -261,8 +261,8 @@ def minimal_perturbation(num_ring_sessions: int = 600, **params: Any) -> Failove
 
 def _timeline(p: FleetParams) -> tuple[pd.DataFrame, pd.DataFrame, tuple[int, int, int]]:
     """Reuse and P95 through time under the session ring: the victim's sessions and the others."""
-    workload = p.workload()
-    result = p.simulator("session").run(workload)
+    result = p.run("session")
+    workload = result.workload
     home, _ = build_ring(p.num_clusters, p.vnodes).route_many(workload.sessions)
     size_s = bin_size_s(float(workload.arrival_s[-1]), max_bins=24)
     index = bin_index(workload.arrival_s, size_s)

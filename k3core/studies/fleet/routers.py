@@ -74,8 +74,10 @@ def router_run(
     require(ticks in ("raw", "spread"), f"ticks={ticks!r} must be 'raw' or 'spread'")
     require(slo_s > 0, f"slo_s={slo_s} must be > 0")
     p = FleetParams(**params)
-    workload = p.workload()
-    result = p.simulator(router).run(workload if ticks == "raw" else workload.spread(p.seed))
+    if ticks == "raw":
+        result = p.run(router)
+    else:
+        result = p.simulator(router).run(p.workload().spread(p.seed))
     return _row(router, ticks, result, p, slo_s)
 
 
@@ -160,9 +162,8 @@ def load_strip(router: str = "session", **params: Any) -> StripStudy:
         params: fields of ``FleetParams``.
     """
     p = FleetParams(**params)
-    workload = p.workload()
-    result = p.simulator(router).run(workload)
-    size_s = bin_size_s(float(workload.arrival_s[-1]))
+    result = p.run(router)
+    size_s = bin_size_s(float(result.workload.arrival_s[-1]))
     strip = _strip(result, size_s)
     end_minute = float(strip["end_minute"].max()) if len(strip) else 0.0
     failures = [failure for failure in p.failures if failure.at_s / 60 < end_minute]

@@ -51,8 +51,7 @@ def simulation(router: str = "session", **params: Any) -> SimulationStudy:
         router: key of ``ROUTERS``.
         params: fields of ``FleetParams``.
     """
-    p = FleetParams(**params)
-    result = p.simulator(router).run(p.workload())
+    result = FleetParams(**params).run(router)
     p95_s = {cls: result.ttft_at(0.95, cls) for cls in CLASSES} | {"all": result.ttft_at(0.95)}
     study = SimulationStudy(
         router=router,

@@ -41,6 +41,8 @@ class PrefillCost:
         quadratic_s: seconds per squared token of context.
         fixed_s: seconds per request, whatever its length.
         source: where the constants come from.
+        peak_flops_per_s, efficiency: rate of the node that the seconds were computed for; 0 when
+            they were given as seconds.
     """
 
     code: str
@@ -48,6 +50,8 @@ class PrefillCost:
     quadratic_s: float = 0.0
     fixed_s: float = 0.0
     source: str = "declared"
+    peak_flops_per_s: float = 0.0
+    efficiency: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("linear_s", "quadratic_s", "fixed_s"):
@@ -81,7 +85,25 @@ class PrefillCost:
         require(peak_flops_per_s > 0, f"peak_flops_per_s={peak_flops_per_s} must be > 0")
         require(0 < efficiency <= 1, f"efficiency={efficiency} must be in (0, 1]")
         rate = peak_flops_per_s * efficiency
-        return cls(code, linear_flops / rate, quadratic_flops / rate, fixed_s, source)
+        return cls(
+            code,
+            linear_flops / rate,
+            quadratic_flops / rate,
+            fixed_s,
+            source,
+            peak_flops_per_s,
+            efficiency,
+        )
+
+    @property
+    def linear_flops(self) -> float:
+        """FLOPs per computed token; 0 when the model was given in seconds."""
+        return self.linear_s * self.peak_flops_per_s * self.efficiency
+
+    @property
+    def quadratic_flops(self) -> float:
+        """FLOPs per squared token of context; 0 when the model was given in seconds."""
+        return self.quadratic_s * self.peak_flops_per_s * self.efficiency
 
     @classmethod
     def from_preset(

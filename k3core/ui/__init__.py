@@ -14,6 +14,7 @@ from k3core.ui.shared import (
     STATE_DTYPE,
     TP,
 )
+from k3core.ui.steps import StepResults, in_steps
 
 __all__ = [
     "ACCEPTED",
@@ -31,9 +32,11 @@ __all__ = [
     "Number",
     "Page",
     "Slider",
+    "StepResults",
     "Steps",
     "Toggle",
     "frame",
+    "in_steps",
     "link",
     "prewarm",
 ]

@@ -227,6 +227,10 @@ class Page:
         st.session_state[good] = params
         return result
 
+    def mark_stale(self) -> None:
+        """What follows shows earlier parameters: dim its pictures."""
+        self._stale = True
+
     # ---- parts of a page -----------------------------------------------------------------------
 
     def metrics(self, *metrics: Metric) -> None:

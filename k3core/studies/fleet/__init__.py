@@ -4,6 +4,7 @@ from k3core.studies.fleet.admission import SETTINGS, admission, admission_run, g
 from k3core.studies.fleet.params import FleetParams
 from k3core.studies.fleet.placement import hash_ring, minimal_perturbation
 from k3core.studies.fleet.replay import ReplayReport, render_text, replay_trace
+from k3core.studies.fleet.requests import request_table
 from k3core.studies.fleet.routers import (
     gather,
     load_strip,
@@ -29,6 +30,7 @@ __all__ = [
     "minimal_perturbation",
     "render_text",
     "replay_trace",
+    "request_table",
     "router_run",
     "routers",
     "simulation",

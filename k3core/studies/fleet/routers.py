@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from k3core.errors import require
 from k3core.fleet.result import FleetResult
 from k3core.fleet.router import ROUTERS
 from k3core.studies.fleet.bins import bin_index, bin_size_s
-from k3core.studies.fleet.params import FleetParams
+from k3core.studies.fleet.params import CLASSES, FleetParams
 from k3core.units import percent_text
 
 
@@ -101,16 +102,17 @@ def gather(rows: Sequence[dict[str, Any]], **params: Any) -> RoutersStudy:
 def _row(
     router: str, ticks: str, result: FleetResult, p: FleetParams, slo_s: float
 ) -> dict[str, Any]:
+    mean_load_s = float(result.load_s.mean())
     return {
         "router": router,
         "ticks": ticks,
         "chosen": False,
         "reuse": result.reuse_share,
         "mla_match": result.num_hit_tokens / max(1, result.num_served_tokens),
-        "p95_s": result.ttft_at(0.95),
-        "p95_short_s": result.ttft_at(0.95, "short"),
-        "p95_long_s": result.ttft_at(0.95, "long"),
+        "hit_blocks_share": result.num_hit_blocks / max(1, _served_blocks(result)),
+        **_percentiles(result),
         "peak_to_mean": result.peak_to_mean_load,
+        "load_cv": result.load_std_s / mean_load_s if mean_load_s > 0 else math.nan,
         "refused_share": result.rejected_share(),
         "refused_text": percent_text(result.rejected_share(), 0),
         "num_arrived": result.num_arrived(),
@@ -125,6 +127,19 @@ def _row(
         "served_tokens": result.num_served_tokens,
         "reused_tokens": result.num_reused_tokens,
         "saved_s": _saved_s(result, p),
+    }
+
+
+def _served_blocks(result: FleetResult) -> int:
+    return int(np.diff(result.workload.block_offsets)[result.is_served].sum())
+
+
+def _percentiles(result: FleetResult) -> dict[str, float]:
+    """``p95_s`` of all served requests, ``p95_short_s`` of a class, and so on."""
+    return {
+        f"p{percent}_{f'{cls}_' if cls else ''}s": result.ttft_at(percent / 100, cls)
+        for percent in (50, 95, 99)
+        for cls in (None, *CLASSES)
     }
 
 

@@ -1,0 +1,46 @@
+"""One run request by request: what a reader takes away as a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from k3core.fleet.result import ABSENT, IN_FLIGHT, REJECTED, SERVED
+from k3core.studies.fleet.params import FleetParams
+
+STATUS = {ABSENT: "absent", IN_FLIGHT: "in_flight", SERVED: "served", REJECTED: "refused"}
+
+
+def request_table(router: str = "session", **params: Any) -> pd.DataFrame:
+    """One row per request in order of arrival; empty cells where a request was not served.
+
+    Args:
+        router: key of ``ROUTERS``.
+        params: fields of ``FleetParams``.
+    """
+    result = FleetParams(**params).run(router)
+    workload = result.workload
+    served = result.is_served
+    return pd.DataFrame(
+        {
+            "arrival_s": workload.arrival_s,
+            "session": workload.sessions,
+            "cls": np.where(workload.is_long, "long", "short"),
+            "input_len": workload.input_len,
+            "output_len": workload.output_len,
+            "status": pd.Series(result.status).map(STATUS),
+            "cluster": [
+                result.clusters[index] if index >= 0 else "" for index in result.cluster.tolist()
+            ],
+            "mla_hit_len": np.where(served, result.hit_len, 0),
+            "reused_len": np.where(served, result.reused_len, 0),
+            "admit_s": result.admit_s,
+            "start_s": result.start_s,
+            "first_token_s": result.finish_s,
+            "ttft_s": result.all_ttft_s,
+            "moved": result.moved,
+            "failed_over": result.failed_over,
+        }
+    )

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from k3core.errors import CacheError
 from k3core.prefix_cache import (
+    DRAFTER_DROP,
+    EVICTED,
     GROUP_MISSING,
     LAST_TOKEN,
     NO_CHECKPOINT,
@@ -358,7 +360,7 @@ def test_a_checkpoint_of_unregistered_blocks_is_refused():
     assert cache.lookup(range(3 * B)).mla_tokens == B
 
 
-@pytest.mark.parametrize(("block", "groups"), [(0, 1), (-1, 1), (512, 0), (1.5, 1), (True, 1)])
+@pytest.mark.parametrize(("block", "groups"), [(0, 1), (-1, 1), (512, -1), (1.5, 1), (True, 1)])
 def test_impossible_sizes_are_refused(block, groups):
     with pytest.raises(ValueError):
         PrefixCache(block, groups)
@@ -496,6 +498,8 @@ def test_every_reason_of_a_loss_is_told_from_the_others():
         NO_CHECKPOINT: 3 * B,
         LAST_TOKEN: 0,
         NOT_READY: 2 * B,
+        DRAFTER_DROP: 0,
+        EVICTED: 0,
         "new": 100,
     }
     assert cache.lookup(range(6 * B)).loss_account()[LAST_TOKEN] == B

@@ -27,6 +27,7 @@ class Model:
     def __init__(self):
         self.visible = {}  # (prefix, group or None) -> payload
         self.pending = {}  # ticket -> {(prefix, group or None): payload}
+        self.evicted = set()
 
     @staticmethod
     def prefixes(tokens):
@@ -36,6 +37,16 @@ class Model:
         return (prefix, None) in self.visible or any(
             (prefix, None) in mine for mine in self.pending.values()
         )
+
+    def deepest_known(self, tokens):
+        """Ready, registered or evicted, without a gap."""
+        deepest = 0
+        for prefix in self.prefixes(tokens):
+            gone = (prefix, None) in self.evicted
+            if deepest != len(prefix) - BLOCK or not (self.known(prefix) or gone):
+                break
+            deepest = len(prefix)
+        return deepest
 
     def oldest_ticket(self, tokens):
         for prefix in reversed(self.prefixes(tokens)):
@@ -48,6 +59,7 @@ class Model:
         mine = self.pending.get(number, {})
         for key in [key for key in mine if key[0] in prefixes]:
             self.visible.setdefault(key, mine[key])
+            self.evicted.discard(key)
             del mine[key]
 
     def lookup(self, tokens):
@@ -160,6 +172,7 @@ class CacheAgainstModel(RuleBasedStateMachine):
         evict = self.cache.evict_block
         payload = evict(one) if group is None else self.cache.evict_checkpoint(one, group)
         assert payload == self.model.visible.pop(key)
+        self.model.evicted.add(key)
 
     @invariant()
     def lookups_agree(self):
@@ -176,7 +189,8 @@ class CacheAgainstModel(RuleBasedStateMachine):
             )
             assert sum(hit.loss_account().values()) == len(tokens)
             assert min(hit.loss_account().values()) >= 0
-            assert (hit.reason is None) == (hit.matched_tokens == hit.registered_tokens)
+            assert (hit.reason is None) == (hit.matched_tokens == hit.known_tokens)
+            assert hit.known_tokens == self.model.deepest_known(tokens)
 
     @invariant()
     def accounting_is_whole(self):

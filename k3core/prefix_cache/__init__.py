@@ -28,9 +28,13 @@ Payloads (page ids, state handles) are opaque and belong to the caller; the cach
 of a hit, and those that it drops on eviction.
 """
 
-from k3core.prefix_cache.block_hash import ROOT_PARENT, PromptHashes, chained_hash, token_bytes
+from k3core.prefix_cache.block_hash import PromptHashes, chained_hash, token_bytes
 from k3core.prefix_cache.cache import PrefixCache, Published, Registration
+from k3core.prefix_cache.chunks import chunk_ends, fragmented_chunk_ends, next_chunk_end
+from k3core.prefix_cache.grid import EffectiveGrid, common_block, require_multiple
 from k3core.prefix_cache.hit import (
+    DRAFTER_DROP,
+    EVICTED,
     GROUP_MISSING,
     LAST_TOKEN,
     NO_CHECKPOINT,
@@ -38,21 +42,53 @@ from k3core.prefix_cache.hit import (
     REASONS,
     PrefixHit,
 )
-from k3core.prefix_cache.retention import retained_boundaries
+from k3core.prefix_cache.journal import CLEARED, REMOVED, STORED, CacheEvent
+from k3core.prefix_cache.keys import ROOT_PARENT, MediaItem, root_parent
+from k3core.prefix_cache.retention import (
+    RETENTION_RULES,
+    Retention,
+    dense_boundaries,
+    every_boundaries,
+    junction_boundaries,
+    replay_boundary,
+    retained_boundaries,
+    surplus_boundaries,
+)
 
 __all__ = [
+    "CLEARED",
+    "DRAFTER_DROP",
+    "EVICTED",
     "GROUP_MISSING",
     "LAST_TOKEN",
     "NOT_READY",
     "NO_CHECKPOINT",
     "REASONS",
+    "REMOVED",
+    "RETENTION_RULES",
     "ROOT_PARENT",
+    "STORED",
+    "CacheEvent",
+    "EffectiveGrid",
+    "MediaItem",
     "PrefixCache",
     "PrefixHit",
     "PromptHashes",
     "Published",
     "Registration",
+    "Retention",
     "chained_hash",
+    "chunk_ends",
+    "common_block",
+    "dense_boundaries",
+    "every_boundaries",
+    "fragmented_chunk_ends",
+    "junction_boundaries",
+    "next_chunk_end",
+    "replay_boundary",
+    "require_multiple",
     "retained_boundaries",
+    "root_parent",
+    "surplus_boundaries",
     "token_bytes",
 ]

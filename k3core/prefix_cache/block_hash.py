@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
 from k3core.errors import CacheError, require, require_count
-
-ROOT_PARENT = b""
-"""Parent of the first block of every chain."""
+from k3core.prefix_cache.keys import ROOT_PARENT, MediaItem, media_keys
 
 
 def token_bytes(tokens: Any) -> memoryview:
@@ -77,13 +75,18 @@ class PromptHashes:
     Args:
         tokens: first token ids, see ``token_bytes``.
         hash_block_tokens: tokens per block.
-        root: parent of the first block.
+        root: parent of the first block, see ``root_parent`` (salt, adapter).
+        media: inputs behind placeholder tokens; each is part of the hash of the blocks it overlaps.
     """
 
-    __slots__ = ("_hashes", "_num_tokens", "_root", "_tail", "hash_block_tokens")
+    __slots__ = ("_hashes", "_media", "_num_tokens", "_root", "_tail", "hash_block_tokens")
 
     def __init__(
-        self, tokens: Any = (), hash_block_tokens: int = 512, root: bytes = ROOT_PARENT
+        self,
+        tokens: Any = (),
+        hash_block_tokens: int = 512,
+        root: bytes = ROOT_PARENT,
+        media: Sequence[MediaItem] = (),
     ) -> None:
         require_count("hash_block_tokens", hash_block_tokens, 1)
         require(isinstance(root, bytes), f"root={root!r} must be bytes", CacheError)
@@ -91,6 +94,7 @@ class PromptHashes:
         self._hashes: list[bytes] = []
         self._num_tokens = 0
         self._root = root
+        self._media = tuple(media)
         self._tail: bytes | None = b""
         self.append(tokens)
 
@@ -129,6 +133,20 @@ class PromptHashes:
         """One 32-byte hash per full block, in order."""
         return tuple(self._hashes)
 
+    def coarse_hashes(self, block_tokens: int) -> tuple[bytes, ...]:
+        """Hashes of blocks of several hash blocks: each is that of its last one, nothing is hashed.
+
+        Raises:
+            CacheError: ``block_tokens`` is no multiple of ``hash_block_tokens``.
+        """
+        step, rest = divmod(block_tokens, self.hash_block_tokens)
+        require(
+            step >= 1 and rest == 0,
+            f"block_tokens={block_tokens} must be a multiple of {self.hash_block_tokens}",
+            CacheError,
+        )
+        return tuple(self._hashes[step - 1 :: step])
+
     def append(self, tokens: Any) -> None:
         """Adds tokens at the end; hashes only the blocks that they complete.
 
@@ -145,7 +163,11 @@ class PromptHashes:
         step = 8 * self.hash_block_tokens
         parent = self._hashes[-1] if self._hashes else self._root
         whole = len(view) // step * step
+        first = len(self._hashes) * self.hash_block_tokens
         for start in range(0, whole, step):
+            if self._media:
+                at = first + start // 8
+                parent += media_keys(self._media, at, at + self.hash_block_tokens)
             digest = sha256(parent)
             digest.update(view[start : start + step])
             parent = digest.digest()

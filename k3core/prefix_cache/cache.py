@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from k3core.errors import CacheError, require, require_count
-from k3core.prefix_cache.block_hash import (
-    PromptHashes,
-)
+from k3core.errors import CacheError, require
+from k3core.prefix_cache.block_hash import PromptHashes
+from k3core.prefix_cache.entries import CacheEntries
 from k3core.prefix_cache.hit import (
+    DRAFTER_DROP,
+    EVICTED,
     GROUP_MISSING,
     LAST_TOKEN,
     NO_CHECKPOINT,
     NOT_READY,
     PrefixHit,
 )
-
-_MLA = -1  # slot index of the MLA block itself; KDA groups are 0, 1, ...
+from k3core.prefix_cache.tree import MLA
 
 
 class Registration(NamedTuple):
@@ -40,18 +40,7 @@ class Published(NamedTuple):
     checkpoints: tuple[tuple[bytes, int], ...]
 
 
-class _Slot:
-    """One cached thing, an MLA block or a group's checkpoint: ready, or pending per ticket."""
-
-    __slots__ = ("payload", "pending", "ready")
-
-    def __init__(self) -> None:
-        self.ready = False
-        self.payload: Any = None
-        self.pending: dict[int, Any] = {}
-
-
-class PrefixCache:
+class PrefixCache(CacheEntries):
     """Which prefixes are cached, and where a prompt can resume.
 
     Wherever a method takes ``tokens`` it takes token ids (list, tuple, numpy, torch) or a
@@ -62,17 +51,12 @@ class PrefixCache:
 
     Args:
         hash_block_tokens: tokens per block, the unit of both stages.
-        num_kda_groups: KDA groups that must be restored together.
+        num_kda_groups: KDA groups that must be restored together; 0 is a model without KDA layers,
+            which resumes wherever its MLA blocks end.
+        dropped_blocks: matched blocks that a drafter gives up (vLLM with EAGLE or MTP: 1).
+        record_events: keep events for ``take_events``.
+        num_remembered: evicted entries that a lookup can still tell from new ones.
     """
-
-    def __init__(self, hash_block_tokens: int = 512, num_kda_groups: int = 1) -> None:
-        require_count("hash_block_tokens", hash_block_tokens, 1)
-        require_count("num_kda_groups", num_kda_groups, 1)
-        self.hash_block_tokens = hash_block_tokens
-        self.num_kda_groups = num_kda_groups
-        self._slots: dict[tuple[bytes, int], _Slot] = {}
-        self._tickets: dict[int, dict[tuple[bytes, int], None]] = {}  # its pending slots
-        self._next_ticket = 0
 
     def hashes(self, tokens: Any) -> tuple[bytes, ...]:
         """Chained hashes of the full blocks of ``tokens``.
@@ -87,54 +71,66 @@ class PrefixCache:
     def lookup(self, tokens: Any) -> PrefixHit:
         """The longest reusable prefix of a prompt. Changes nothing."""
         prompt = self._prompt(tokens)
-        hashes = prompt.block_hashes
-        slots, block = self._slots, self.hash_block_tokens
+        hashes, block = prompt.block_hashes, self.hash_block_tokens
+        nodes = self._tree.nodes
 
-        matched_blocks = 0
+        payloads: list[Any] = []
         for one in hashes:
-            slot = slots.get((one, _MLA))
+            node = nodes.get(one)
+            slot = None if node is None else node.slots[0]
             if slot is None or not slot.ready:
                 break
-            matched_blocks += 1
-        known_blocks = matched_blocks
-        while known_blocks < len(hashes) and (hashes[known_blocks], _MLA) in slots:
-            known_blocks += 1
+            payloads.append(slot.payload)
+        matched = len(payloads)
+        registered = matched
+        while registered < len(hashes) and self._tree.slot(hashes[registered], MLA) is not None:
+            registered += 1
+        known = registered
+        while known < len(hashes) and self._was_known(hashes[known]):
+            known += 1
 
-        cap_blocks = max(prompt.num_tokens - 1, 0) // block
+        allowed = min(matched, max(prompt.num_tokens - 1, 0) // block)
+        candidate = usable = max(allowed - self.dropped_blocks, 0)
         missing: dict[int, tuple[int, ...]] = {}
-        usable = min(matched_blocks, cap_blocks)
+        evicted = 0
         while usable:
             gone = self._missing_groups(hashes[usable - 1])
             if not gone:
                 break
             missing[usable * block] = gone
+            if not evicted and all(self._journal.was_evicted(hashes[usable - 1], g) for g in gone):
+                evicted = usable * block
             usable -= 1
 
-        if usable < min(matched_blocks, cap_blocks):
+        reason: str | None = None
+        if usable < candidate:
             some = any(len(gone) < self.num_kda_groups for gone in missing.values())
-            reason: str | None = GROUP_MISSING if some else NO_CHECKPOINT
-        elif usable < matched_blocks:
+            reason = GROUP_MISSING if some else EVICTED if evicted else NO_CHECKPOINT
+        elif usable < allowed:
+            reason = DRAFTER_DROP
+        elif usable < matched:
             reason = LAST_TOKEN
-        else:
-            reason = NOT_READY if known_blocks > matched_blocks else None
+        elif matched < registered:
+            reason = NOT_READY
+        elif registered < known:
+            reason = EVICTED
         return PrefixHit(
             hit=usable > 0,
             matched_tokens=usable * block,
             checkpoint=usable * block if usable else None,
-            mla_tokens=matched_blocks * block,
+            mla_tokens=matched * block,
             reason=reason,
             num_tokens=prompt.num_tokens,
-            registered_tokens=known_blocks * block,
+            registered_tokens=registered * block,
             hash_block_tokens=block,
             num_kda_groups=self.num_kda_groups,
             missing_groups=MappingProxyType(missing),
             block_hashes=hashes,
-            block_payloads=tuple(slots[one, _MLA].payload for one in hashes[:usable]),
-            checkpoint_payloads=tuple(
-                slots[hashes[usable - 1], group].payload for group in range(self.num_kda_groups)
-            )
-            if usable
-            else (),
+            block_payloads=tuple(payloads[:usable]),
+            checkpoint_payloads=self._checkpoints_at(hashes[usable - 1]) if usable else (),
+            dropped_blocks=self.dropped_blocks,
+            known_tokens=known * block,
+            evicted_states=evicted,
         )
 
     def register(self, tokens: Any, block_payloads: Sequence[Any] | None = None) -> Registration:
@@ -157,11 +153,12 @@ class PrefixCache:
         )
         ticket = self._next_ticket
         self._next_ticket += 1
+        self._tree.add_path(hashes)
         for index, one in enumerate(hashes):
-            slot = self._slots.get((one, _MLA))
+            slot = self._tree.slot(one, MLA)
             if slot is None or not slot.ready:
                 self._add_pending(
-                    (one, _MLA), ticket, None if block_payloads is None else block_payloads[index]
+                    (one, MLA), ticket, None if block_payloads is None else block_payloads[index]
                 )
         return Registration(ticket, hashes)
 
@@ -197,13 +194,14 @@ class PrefixCache:
             self._require_registered(hashes, "mark_ready")
         blocks, checkpoints = [], []
         for one in hashes:
-            if self._publish((one, _MLA), ticket):
+            if self._publish((one, MLA), ticket):
                 blocks.append(one)
             checkpoints += [
                 (one, group)
                 for group in range(self.num_kda_groups)
                 if self._publish((one, group), ticket)
             ]
+        self._tell_stored(blocks, checkpoints)
         return Published(tuple(blocks), tuple(checkpoints))
 
     def persist_checkpoint(
@@ -246,7 +244,7 @@ class PrefixCache:
         else:
             self._require_registered(path, "persist_checkpoint")
         key = (path[-1], group)
-        slot = self._slots.get(key)
+        slot = self._tree.slot(*key)
         if slot is not None and slot.ready:
             return False
         if not visible:
@@ -254,8 +252,9 @@ class PrefixCache:
                 return False
             self._add_pending(key, ticket, payload)
         else:
-            slot = self._slots.setdefault(key, _Slot())
+            slot = self._tree.make_slot(*key)
             slot.ready, slot.payload = True, payload
+            self._tell_stored((), (key,))
         return True
 
     def abort(self, tokens: Any) -> tuple[Any, ...]:
@@ -270,75 +269,10 @@ class PrefixCache:
         ticket = self._ticket_of(tokens, hashes)
         dropped = []
         for key in self._tickets.pop(ticket, {}):
-            slot = self._slots[key]
+            slot = self._tree.make_slot(*key)
             dropped.append(slot.pending.pop(ticket))
-            self._drop_if_empty(key)
+            self._tree.clean(*key)
         return tuple(dropped)
-
-    def evict_block(self, block_hash: bytes) -> Any:
-        """Removes one ready MLA block, whose bytes are about to be overwritten.
-
-        Deeper blocks and all checkpoints stay, out of reach until the block is back (vLLM does
-        the same).
-
-        Returns:
-            Its payload.
-
-        Raises:
-            CacheError: no such block is ready.
-        """
-        return self._evict((block_hash, _MLA), "block")
-
-    def evict_checkpoint(self, block_hash: bytes, group: int) -> Any:
-        """Removes one group's checkpoint at the boundary that ``block_hash`` ends.
-
-        The boundary is then unusable, although the other groups' checkpoints stay.
-
-        Returns:
-            Its payload.
-
-        Raises:
-            CacheError: no such checkpoint is visible, or the group is unknown.
-        """
-        self._require_group(group)
-        return self._evict((block_hash, group), f"checkpoint of group {group}")
-
-    @property
-    def num_blocks(self) -> int:
-        """Ready MLA blocks."""
-        return sum(slot.ready for (_, kind), slot in self._slots.items() if kind == _MLA)
-
-    @property
-    def num_pending_blocks(self) -> int:
-        """MLA blocks registered by someone and not ready."""
-        return sum(not slot.ready for (_, kind), slot in self._slots.items() if kind == _MLA)
-
-    @property
-    def num_checkpoints(self) -> int:
-        """Visible checkpoints, each group counted."""
-        return sum(slot.ready for (_, kind), slot in self._slots.items() if kind != _MLA)
-
-    def checkpoint_groups(self, block_hash: bytes) -> tuple[int, ...]:
-        """Groups with a visible checkpoint at the boundary that ``block_hash`` ends."""
-        gone = self._missing_groups(block_hash)
-        return tuple(group for group in range(self.num_kda_groups) if group not in gone)
-
-    def block_state(self, block_hash: bytes) -> str:
-        """``ready``, ``pending`` or ``absent``."""
-        slot = self._slots.get((block_hash, _MLA))
-        return "absent" if slot is None else "ready" if slot.ready else "pending"
-
-    def check(self) -> None:
-        """Verifies that tickets and slots agree.
-
-        Raises:
-            CacheError: naming what is wrong.
-        """
-        owned = {(ticket, key) for ticket, keys in self._tickets.items() for key in keys}
-        held = {(ticket, key) for key, slot in self._slots.items() for ticket in slot.pending}
-        require(owned == held, f"tickets and slots disagree about {owned ^ held}", CacheError)
-        empty = [key for key, slot in self._slots.items() if not slot.ready and not slot.pending]
-        require(not empty, f"slots without content: {empty}", CacheError)
 
     def _prompt(self, tokens: Any) -> PromptHashes:
         if not isinstance(tokens, PromptHashes):
@@ -351,72 +285,20 @@ class PrefixCache:
         )
         return tokens
 
-    def _missing_groups(self, block_hash: bytes) -> tuple[int, ...]:
-        slots = self._slots
-        return tuple(
-            group
-            for group in range(self.num_kda_groups)
-            if (slot := slots.get((block_hash, group))) is None or not slot.ready
-        )
-
     def _require_registered(self, hashes: Sequence[bytes], action: str) -> None:
         for index, one in enumerate(hashes):
             require(
-                (one, _MLA) in self._slots,
+                self._tree.slot(one, MLA) is not None,
                 f"{action}: the block that ends at {(index + 1) * self.hash_block_tokens} "
                 "is not registered",
                 CacheError,
             )
 
-    def _require_group(self, group: int) -> None:
-        require(
-            group in range(self.num_kda_groups),
-            f"group={group!r} must be an integer in 0..{self.num_kda_groups - 1}",
-            CacheError,
-        )
-
-    def _holds(self, block_hash: bytes, ticket: int) -> bool:
-        slot = self._slots.get((block_hash, _MLA))
-        return slot is not None and ticket in slot.pending
-
     def _ticket_of(self, tokens: Any, hashes: Sequence[bytes]) -> int:
         if isinstance(tokens, Registration):
             return tokens.number
         for one in reversed(hashes):
-            slot = self._slots.get((one, _MLA))
+            slot = self._tree.slot(one, MLA)
             if slot is not None and slot.pending:
                 return min(slot.pending)
         return -1
-
-    def _add_pending(self, key: tuple[bytes, int], ticket: int, payload: Any) -> None:
-        slot = self._slots.setdefault(key, _Slot())
-        if ticket not in slot.pending:
-            slot.pending[ticket] = payload
-            self._tickets.setdefault(ticket, {})[key] = None
-
-    def _publish(self, key: tuple[bytes, int], ticket: int) -> bool:
-        slot = self._slots.get(key)
-        if slot is None or ticket not in slot.pending:
-            return False
-        payload = slot.pending.pop(ticket)
-        keys = self._tickets[ticket]
-        del keys[key]
-        if not keys:
-            del self._tickets[ticket]
-        if slot.ready:
-            return False
-        slot.ready, slot.payload = True, payload
-        return True
-
-    def _evict(self, key: tuple[bytes, int], name: str) -> Any:
-        slot = self._slots.get(key)
-        if slot is None or not slot.ready:
-            raise CacheError(f"no {name} is visible under hash {key[0].hex()[:12]}")
-        payload, slot.ready, slot.payload = slot.payload, False, None
-        self._drop_if_empty(key)
-        return payload
-
-    def _drop_if_empty(self, key: tuple[bytes, int]) -> None:
-        slot = self._slots[key]
-        if not slot.ready and not slot.pending:
-            del self._slots[key]

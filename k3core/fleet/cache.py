@@ -6,8 +6,9 @@ to the root (a system prompt) are the youngest and leave last. (Touched root fir
 than a prompt throws the system prompt out with every request.)
 
 A cached MLA block is not enough for a hybrid model: a request can resume only where the KDA state
-was kept. ``CHECKPOINT_RULES`` says which boundaries keep one; capacity counts MLA blocks, and a
-checkpoint leaves with the block that ends at its boundary.
+was kept. A ``Retention`` (``k3core.prefix_cache.retention``) says which boundaries keep one. A
+checkpoint weighs ``checkpoint_blocks`` blocks of the capacity (0: checkpoints are free) and leaves
+with the block that ends at its boundary.
 """
 
 from __future__ import annotations
@@ -16,17 +17,78 @@ from collections import deque
 from collections.abc import Sequence
 
 from k3core.errors import CacheError, require
+from k3core.prefix_cache.retention import Retention, surplus_boundaries
 
 BLOCK_LEN = 512
 
 CHECKPOINT_RULES = ("dense", "replay", "junction")
-"""Boundaries that keep a KDA checkpoint after a prompt of n tokens was served.
+"""Rules without parameters; ``retention`` also reads ``none``, ``every-K`` and a ``+capN``.
 
 - ``dense``: every block boundary (an upper bound: checkpoints would take most of the memory).
 - ``replay``: only the deepest boundary that the same prompt could resume at, (n-1)//512*512.
-- ``junction``: that one, and the end of the MLA match at which the request left a known path
-  (vLLM's default since #52216: retention interval 0 plus shared-prefix boundaries).
+- ``junction``: that one, and the end of the MLA match at which the request left a known path, so
+  that a shared prefix is reusable from its third sighting on (vLLM's default since #52216).
+- ``every-K``: the replay boundary and one every K blocks.
 """
+
+
+def retention(code: str | Retention) -> Retention:
+    """The retention policy of that code: a rule, ``every-8`` (blocks), either with ``+cap4``.
+
+    Raises:
+        CacheError: an unknown rule, one that depends on chunks, or a bad number.
+    """
+    if isinstance(code, Retention):
+        policy = code
+    else:
+        name, plus, cap = code.partition("+cap")
+        rule, dash, blocks = name.partition("-")
+        known = (not dash and rule in (*CHECKPOINT_RULES, "none")) or (
+            rule == "every" and blocks.isdecimal() and int(blocks) >= 1
+        )
+        require(
+            known and (not plus or (cap.isdecimal() and int(cap) >= 1)),
+            f"rule={code!r} is unknown; allowed: {', '.join(CHECKPOINT_RULES)}, none, every-K "
+            "(blocks), each also with +capN (checkpoints per path)",
+            CacheError,
+        )
+        policy = Retention(
+            "interval" if dash else rule,
+            int(blocks) * BLOCK_LEN if dash else 0,
+            int(cap) if plus else None,
+        )
+    require(
+        policy.rule != "chunk_end",
+        "rule='chunk_end' is unknown to a fleet: its requests are not cut into chunks",
+        CacheError,
+    )
+    return policy
+
+
+def kept_depths(policy: Retention, num_tokens: int, matched: int) -> list[int]:
+    """Blocks after which a served prompt leaves a checkpoint.
+
+    Args:
+        policy: the retention policy.
+        num_tokens: of the prompt.
+        matched: its leading blocks that were cached when its service started.
+    """
+    junction = min(matched, (num_tokens - 1) // BLOCK_LEN) * BLOCK_LEN
+    stops = policy.stop_boundaries(num_tokens, BLOCK_LEN, junction)
+    return [stop // BLOCK_LEN for stop in stops]
+
+
+def check_cache(capacity_blocks: int | None, checkpoint_blocks: int) -> None:
+    """Raise CacheError for a size that no cache can have."""
+    require(
+        capacity_blocks is None or capacity_blocks >= 0,
+        f"capacity_blocks={capacity_blocks} must be >= 0, or None for no limit",
+        CacheError,
+    )
+    require(
+        checkpoint_blocks >= 0, f"checkpoint_blocks={checkpoint_blocks} must be >= 0", CacheError
+    )
+
 
 _COMPACT_MIN = 4096
 
@@ -40,10 +102,11 @@ class BlockCache:
 
     Args:
         capacity_blocks: MLA blocks that fit; 0 caches nothing, None never evicts.
-        rule: one of ``CHECKPOINT_RULES``.
+        rule: retention policy or its code, see ``retention``.
+        checkpoint_blocks: blocks that one checkpoint takes of the capacity.
 
     Raises:
-        CacheError: a negative capacity or an unknown rule.
+        CacheError: a negative size or an unknown rule.
     """
 
     __slots__ = (
@@ -53,22 +116,26 @@ class BlockCache:
         "_log",
         "_num_logged",
         "capacity_blocks",
-        "rule",
+        "checkpoint_blocks",
+        "everywhere",
+        "policy",
     )
 
-    def __init__(self, capacity_blocks: int | None = None, rule: str = "junction") -> None:
-        require(
-            capacity_blocks is None or capacity_blocks >= 0,
-            f"capacity_blocks={capacity_blocks} must be >= 0, or None for no limit",
-            CacheError,
-        )
-        require(
-            rule in CHECKPOINT_RULES,
-            f"rule={rule!r} is unknown; allowed: {', '.join(CHECKPOINT_RULES)}",
-            CacheError,
-        )
+    def __init__(
+        self,
+        capacity_blocks: int | None = None,
+        rule: str | Retention = "junction",
+        checkpoint_blocks: int = 0,
+    ) -> None:
+        check_cache(capacity_blocks, checkpoint_blocks)
+        self.policy = retention(rule)
         self.capacity_blocks = capacity_blocks
-        self.rule = rule
+        self.checkpoint_blocks = checkpoint_blocks
+        # Every cached block ends at a checkpoint: nothing to remember beside the blocks.
+        self.everywhere = self.policy == Retention("dense")
+        if self.everywhere and capacity_blocks is not None:
+            self.capacity_blocks = capacity_blocks // (1 + checkpoint_blocks)
+            self.checkpoint_blocks = 0
         self.clear()
 
     def clear(self) -> None:
@@ -96,7 +163,7 @@ class BlockCache:
         tokens are skipped.
         """
         depth = min(matched, (num_tokens - 1) // BLOCK_LEN)
-        if self.rule != "dense":
+        if not self.everywhere:
             checkpoints = self._checkpoints
             while depth and path[depth - 1] not in checkpoints:
                 depth -= 1
@@ -113,13 +180,18 @@ class BlockCache:
         if self.capacity_blocks == 0:
             return
         self._touch(path)
-        if self.rule == "dense":
+        if self.everywhere:
             return
-        replay = (num_tokens - 1) // BLOCK_LEN
-        depths = (replay,) if self.rule == "replay" else (replay, min(matched, replay))
-        for depth in depths:
-            if depth and path[depth - 1] in self._last:
+        for depth in kept_depths(self.policy, num_tokens, matched):
+            if path[depth - 1] in self._last:
                 self._checkpoints.add(path[depth - 1])
+        if self.policy.max_per_path is not None:
+            kept = [d for d, block in enumerate(path, 1) if block in self._checkpoints]
+            protected = {min(matched, (num_tokens - 1) // BLOCK_LEN)}
+            for depth in surplus_boundaries(kept, self.policy.max_per_path, protected):
+                self._checkpoints.discard(path[depth - 1])
+        if self.checkpoint_blocks:
+            self._evict_excess()
 
     def _touch(self, path: Sequence[int]) -> None:
         leaf_first = list(path[::-1])
@@ -129,26 +201,33 @@ class BlockCache:
             return
         self._log.append((clock, leaf_first))
         self._num_logged += len(leaf_first)
-        excess = len(self._last) - self.capacity_blocks
-        if excess > 0:
-            self._evict(excess)
+        self._evict_excess()
         if self._num_logged > _COMPACT_MIN and self._num_logged > 4 * len(self._last):
             self._compact()
 
-    def _evict(self, excess: int) -> None:
-        last, log = self._last, self._log
-        while excess:
+    def _evict_excess(self) -> None:
+        if self.capacity_blocks is None:
+            return
+        used = len(self._last) + self.checkpoint_blocks * len(self._checkpoints)
+        last, log, checkpoints = self._last, self._log, self._checkpoints
+        excess = used - self.capacity_blocks
+        while excess > 0:
             clock, blocks = log.popleft()
             self._num_logged -= len(blocks)
             live = [block for block in blocks if last.get(block) == clock]
-            if len(live) > excess:
-                log.appendleft((clock, live[excess:]))
-                self._num_logged += len(live) - excess
-                del live[excess:]
+            num_gone = 0
             for block in live:
+                if excess <= 0:
+                    break
                 del last[block]
-            self._checkpoints.difference_update(live)
-            excess -= len(live)
+                num_gone += 1
+                excess -= 1
+                if block in checkpoints:
+                    checkpoints.remove(block)
+                    excess -= self.checkpoint_blocks
+            if num_gone < len(live):
+                log.appendleft((clock, live[num_gone:]))
+                self._num_logged += len(live) - num_gone
 
     def _compact(self) -> None:
         """Drop the dead part of the log; the live rest keeps its order."""
@@ -169,7 +248,7 @@ class BlockCache:
     @property
     def num_checkpoints(self) -> int:
         """Kept checkpoints; under ``dense`` every resident block counts."""
-        return len(self._last) if self.rule == "dense" else len(self._checkpoints)
+        return len(self._last) if self.everywhere else len(self._checkpoints)
 
     def eviction_order(self) -> list[int]:
         """Resident blocks, the next one to leave first; empty when the cache never evicts."""

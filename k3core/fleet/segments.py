@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from k3core.fleet.cache import BLOCK_LEN, BlockCache
+from k3core.fleet.cache import BLOCK_LEN, BlockCache, kept_depths
+from k3core.prefix_cache.retention import Retention, surplus_boundaries
 
 _COMPACT_MIN = 1024
 
@@ -84,7 +85,7 @@ class SegmentCache:
 
     Args:
         segments: of the workload that will be served.
-        capacity_blocks, rule: as ``BlockCache``.
+        capacity_blocks, rule, checkpoint_blocks: as ``BlockCache``.
     """
 
     __slots__ = (
@@ -93,19 +94,28 @@ class SegmentCache:
         "_log",
         "_num_blocks",
         "_num_cached",
+        "_num_kept",
         "_num_logged",
         "_resident",
         "_touched",
         "capacity_blocks",
-        "rule",
+        "checkpoint_blocks",
+        "everywhere",
+        "policy",
     )
 
     def __init__(
-        self, segments: Segments, capacity_blocks: int | None = None, rule: str = "junction"
+        self,
+        segments: Segments,
+        capacity_blocks: int | None = None,
+        rule: str | Retention = "junction",
+        checkpoint_blocks: int = 0,
     ) -> None:
-        BlockCache(capacity_blocks, rule)  # raises on a bad capacity or rule
-        self.capacity_blocks = capacity_blocks
-        self.rule = rule
+        like = BlockCache(capacity_blocks, rule, checkpoint_blocks)  # raises on bad settings
+        self.capacity_blocks = like.capacity_blocks
+        self.checkpoint_blocks = like.checkpoint_blocks
+        self.policy = like.policy
+        self.everywhere = like.everywhere
         self._num_blocks = segments.num_blocks
         self.clear()
 
@@ -119,6 +129,7 @@ class SegmentCache:
         self._clock = 0
         # segment -> numbers of its leading blocks after which a KDA state is kept
         self._checkpoints: dict[int, list[int]] = {}
+        self._num_kept = 0
 
     def match(self, path: Sequence[int]) -> int:
         """Leading blocks of a path that are cached; never touches."""
@@ -136,7 +147,7 @@ class SegmentCache:
     def usable(self, path: Sequence[int], matched: int, num_tokens: int) -> int:
         """Tokens that a prompt can skip; see ``BlockCache.usable``."""
         limit = min(matched, (num_tokens - 1) // BLOCK_LEN)
-        if self.rule == "dense":
+        if self.everywhere:
             return limit * BLOCK_LEN
         checkpoints, num_blocks = self._checkpoints, self._num_blocks
         above = deepest = 0
@@ -154,23 +165,50 @@ class SegmentCache:
         if self.capacity_blocks == 0:
             return
         self._touch(path)
-        if self.rule == "dense":
+        if self.everywhere:
             return
-        replay = (num_tokens - 1) // BLOCK_LEN
-        self._keep(path, replay)
-        if self.rule == "junction" and 0 < matched < replay:
-            self._keep(path, matched)
+        self._keep(path, kept_depths(self.policy, num_tokens, matched))
+        if self.policy.max_per_path is not None:
+            self._keep_at_most(path, self.policy.max_per_path, matched, num_tokens)
+        if self.checkpoint_blocks and self.capacity_blocks is not None:
+            used = self._num_cached + self.checkpoint_blocks * self._num_kept
+            if used > self.capacity_blocks:
+                self._evict(used - self.capacity_blocks)
 
-    def _keep(self, path: Sequence[int], depth: int) -> None:
-        """Keep a checkpoint after ``depth`` blocks of the path, if those are cached."""
+    def _keep(self, path: Sequence[int], depths: Sequence[int]) -> None:
+        """Keep checkpoints after these numbers of blocks (ascending), where those are cached."""
+        above, number = 0, 0
         for segment in path:
-            if depth <= self._num_blocks[segment]:
+            if number == len(depths):
+                return
+            end = above + self._num_blocks[segment]
+            while number < len(depths) and depths[number] <= end:
+                depth = depths[number] - above
+                number += 1
                 if 0 < depth <= self._resident.get(segment, 0):
                     kept = self._checkpoints.setdefault(segment, [])
                     if depth not in kept:
                         kept.append(depth)
-                return
-            depth -= self._num_blocks[segment]
+                        self._num_kept += 1
+            above = end
+
+    def _keep_at_most(self, path: Sequence[int], cap: int, matched: int, num_tokens: int) -> None:
+        """Give up the checkpoints that one path has too many."""
+        where, above = {}, 0
+        for segment in path:
+            for kept in self._checkpoints.get(segment, ()):
+                where[above + kept] = (segment, kept)
+            above += self._num_blocks[segment]
+        protected = {min(matched, (num_tokens - 1) // BLOCK_LEN)}
+        for depth in surplus_boundaries(where, cap, protected):
+            segment, kept = where[depth]
+            self._drop(segment, [kept])
+
+    def _drop(self, segment: int, gone: Sequence[int]) -> None:
+        left = [kept for kept in self._checkpoints.pop(segment) if kept not in gone]
+        self._num_kept -= len(gone)
+        if left:
+            self._checkpoints[segment] = left
 
     def _touch(self, path: Sequence[int]) -> None:
         leaf_first = list(path[::-1])
@@ -184,33 +222,49 @@ class SegmentCache:
             return
         self._log.append((clock, leaf_first))
         self._num_logged += len(leaf_first)
-        if self._num_cached > self.capacity_blocks:
-            self._evict(self._num_cached - self.capacity_blocks)
+        used = self._num_cached + self.checkpoint_blocks * self._num_kept
+        if used > self.capacity_blocks:
+            self._evict(used - self.capacity_blocks)
         if self._num_logged > _COMPACT_MIN and self._num_logged > 4 * len(resident):
             self._compact()
 
     def _evict(self, excess: int) -> None:
         log, touched, resident = self._log, self._touched, self._resident
-        self._num_cached -= excess
-        while excess:
+        while excess > 0:
             clock, path = log.popleft()
             self._num_logged -= len(path)
             for index, segment in enumerate(path):
                 if touched.get(segment) != clock:
                     continue  # touched again later
-                cached = resident[segment]
-                if cached > excess:
-                    resident[segment] = cached - excess
-                    self._forget_below(segment, cached - excess)
-                    excess = 0
+                left, freed = self._shrink(segment, resident[segment], excess)
+                self._num_cached -= resident[segment] - left
+                excess -= freed
+                if left:
+                    resident[segment] = left
                 else:
-                    excess -= cached
                     del resident[segment], touched[segment]
-                    self._checkpoints.pop(segment, None)
-                if not excess:
-                    log.appendleft((clock, path[index:]))
-                    self._num_logged += len(path) - index
+                if excess <= 0:
+                    if left or index + 1 < len(path):
+                        rest = path[index:] if left else path[index + 1 :]
+                        log.appendleft((clock, rest))
+                        self._num_logged += len(rest)
                     break
+
+    def _shrink(self, segment: int, cached: int, excess: int) -> tuple[int, int]:
+        """Blocks of a segment that stay when ``excess`` must go, and what that frees."""
+        kept, weight = self._checkpoints.get(segment), self.checkpoint_blocks
+        if kept is None or not weight:
+            left, freed = max(cached - excess, 0), min(cached, excess)
+        else:
+            left, freed = cached, 0
+            while left and freed < excess:
+                freed += 1 + weight * (left in kept)
+                left -= 1
+        if kept is not None:
+            gone = [depth for depth in kept if depth > left]
+            if gone:
+                self._drop(segment, gone)
+        return left, freed
 
     def _compact(self) -> None:
         """Drop the dead part of the log; the live rest keeps its order."""
@@ -222,12 +276,6 @@ class SegmentCache:
         self._log = deque(entry for entry in live if entry[1])
         self._num_logged = len(touched)
 
-    def _forget_below(self, segment: int, cached: int) -> None:
-        """Checkpoints leave with the blocks that end at their boundary."""
-        left = [kept for kept in self._checkpoints.pop(segment, ()) if kept <= cached]
-        if left:
-            self._checkpoints[segment] = left
-
     def __len__(self) -> int:
         """Cached blocks."""
         return self._num_cached
@@ -235,6 +283,4 @@ class SegmentCache:
     @property
     def num_checkpoints(self) -> int:
         """Kept checkpoints; under ``dense`` every cached block counts."""
-        if self.rule == "dense":
-            return self._num_cached
-        return sum(map(len, self._checkpoints.values()))
+        return self._num_cached if self.everywhere else self._num_kept

@@ -73,6 +73,7 @@ class Workload:
         block_offsets: (R+1,) int64; path of request i is ``block_ids[offsets[i]:offsets[i+1]]``.
         sessions: (R,) uint64 session keys.
         long_threshold: prompts of at least this many tokens are of class ``long``.
+        service_s: (R,) prefill seconds that requests bring along instead of the cost model's.
     """
 
     arrival_s: NDArray[np.float64]
@@ -82,12 +83,17 @@ class Workload:
     block_offsets: NDArray[np.int64]
     sessions: NDArray[np.uint64]
     long_threshold: int = LONG_THRESHOLD
+    service_s: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         num = len(self.arrival_s)
-        for name in ("input_len", "output_len", "sessions"):
-            size = len(getattr(self, name))
+        for name in ("input_len", "output_len", "sessions", "service_s"):
+            column = getattr(self, name)
+            size = num if column is None else len(column)
             require(size == num, f"{name} has {size} entries, arrival_s has {num}")
+        if self.service_s is not None:
+            good = np.isfinite(self.service_s) & (self.service_s >= 0)
+            require(bool(good.all()), "service_s must be finite and >= 0")
         require(
             len(self.block_offsets) == num + 1
             and self.block_offsets[0] == 0
@@ -215,6 +221,7 @@ class Workload:
             block_ids=self.block_ids[:end],
             block_offsets=self.block_offsets[: num + 1],
             sessions=self.sessions[:num],
+            service_s=None if self.service_s is None else self.service_s[:num],
         )
 
 

@@ -19,7 +19,7 @@ from k3core.ui.page import Page
 ROOT = Path(__file__).resolve().parent.parent
 PATHS = ["Home.py", *sorted(f"pages/{path.name}" for path in (ROOT / "pages").glob("*.py"))]
 WIDGETS = ("slider", "select_slider", "selectbox", "radio", "toggle", "number_input")
-NUMBERS = ("metric", "arrow_data_frame", "vega_lite_chart")
+NUMBERS = ("metric", "dataframe", "vega_lite_chart")
 MISSING_TEXT = "⟦"
 
 
@@ -85,6 +85,10 @@ class Reader:
             (element for element in self.app.get("button_group") if element.key == key), None
         )
 
+    def offers(self) -> dict[str, list[Any]]:
+        """What each control on the page offers now."""
+        return {key: drawn.moves() for key, drawn in self.drawn.items()}
+
     def numbers(self) -> dict[tuple[str, int], bytes]:
         """Numbers and chart data on the page, the sidebar aside."""
         found = {}
@@ -139,32 +143,30 @@ class Walk:
     walked: set[str] = field(default_factory=set)
 
     def move(self, key: str, place: Any) -> None:
-        if self.reader.widget(key) is None:
-            self.reader.run()
         self.reader.widget(key).set_value(place)
         self.reader.run()
-        self.complaints += [f"{key}={place}: {fault}" for fault in self.reader.faults()]
+        faults = [f"{key}={place}: {fault}" for fault in self.reader.faults()]
+        assert not self.reader.app.exception, faults
+        self.complaints += faults
 
     def controls(self, keys: set[str], start: dict[tuple[str, int], bytes]) -> None:
         """Move each control everywhere and put it back; then those that only a choice brings."""
         brought: dict[tuple[str, Any], set[str]] = {}
-        before = set(self.reader.drawn)
+        offers = self.reader.offers()
         self.walked |= keys
         for key in sorted(keys):
-            drawn, acts = self.reader.drawn.get(key), False
-            if drawn is None:
-                self.reader.run()
-                drawn = self.reader.drawn[key]
+            drawn, acts = self.reader.drawn[key], False
             for place in drawn.moves():
                 self.move(key, place)
                 numbers = self.reader.numbers()
                 seen = (start.keys() | numbers.keys()) - self.noise
                 acts = acts or any(start.get(at) != numbers.get(at) for at in seen)
-                brought[key, place] = set(self.reader.drawn) - before
+                brought[key, place] = set(self.reader.drawn) - set(offers)
             if drawn.moves() and not acts:
                 self.complaints.append(f"{key} changes no number and no picture")
-            if self.reader.widget(key) is not None:
-                self.reader.widget(key).set_value(drawn.value)
+            self.reader.widget(key).set_value(drawn.value)
+            if {**self.reader.offers(), key: 0} != {**offers, key: 0}:
+                self.reader.run()  # the next move needs the options of the old value
         self.reader.run()
         for (key, place), new in brought.items():
             if new - self.walked:

@@ -129,7 +129,7 @@ class Visit:
         return self.tab.evaluate(PICTURES)
 
     def redrawn(self, before: list[str]) -> bool:
-        """Whether a chart differs from `before` now or soon: marks follow a moment after the run."""
+        """Whether a chart differs from `before`; marks follow a moment after the run."""
         for _ in range(10):
             if self.pictures() != before:
                 return True

@@ -5,6 +5,7 @@ import pytest
 
 from k3core.errors import K3Error
 from k3core.figures import parallel as figures
+from k3core.figures.parallel import ranks
 from k3core.studies.parallel import TOLERANCE, document_lens, exchange, merge_check
 
 
@@ -134,12 +135,12 @@ def test_every_chart_compiles(name, chart):
     assert all(len(rows) > 0 for rows in spec["datasets"].values())
 
 
-@pytest.mark.parametrize(("ranks", "num_tokens"), [(4, 65_536), (16, 1_048_576), (11, 524_288)])
-def test_squares_never_meet_on_a_desktop_page(ranks, num_tokens):
-    tables = exchange(tp=1, ranks=ranks, num_tokens=num_tokens).tables
-    cells = figures._cells(tables["squares"], ranks)
+@pytest.mark.parametrize(("world", "num_tokens"), [(4, 65_536), (16, 1_048_576), (11, 524_288)])
+def test_squares_never_meet_on_a_desktop_page(world, num_tokens):
+    tables = exchange(tp=1, ranks=world, num_tokens=num_tokens).tables
+    cells = ranks._cells(tables["squares"], world)
     for _, row in cells.groupby("kind"):
-        gap = row["every"] * figures._RULER_WIDTH / ranks
+        gap = row["every"] * ranks._RULER_WIDTH / world
         assert (row["area"] ** 0.5 < gap).all()
         assert row["has_text"].any()
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import streamlit as st
+
 from k3core import ui
 from k3core.figures import prefix_cache as figures
 from k3core.studies import prefix_cache as studies
@@ -15,7 +17,11 @@ CASES: dict[str, dict[str, Any]] = {  # what each preset sets; the rest is as in
     "last_token": {"prompt": 4096, "shared": 4096, "missing": "none"},
     "not_ready": {"ready": False, "missing": "none"},
     "fork": {"tail": 900, "policy": "last", "missing": "none"},
+    "drafter": {"drop": True, "missing": "none"},
+    "evicted": {"evicted": "states", "missing": "none"},
+    "salt": {"salt": True, "missing": "none"},
 }
+SCENES = ("lookup", "stairs")
 
 
 def preset(name: str, usual: Any) -> Any:
@@ -60,8 +66,10 @@ CONTROLS = (
     ),
     ui.Slider("prefix_tail", preset("tail", 0), "prompts", low=0, high=4096),
     ui.Toggle("prefix_ready", preset("ready", True), "prompts"),
+    ui.Toggle("prefix_salt", preset("salt", False), "prompts"),
     ui.Steps("prefix_block", 512, "cache", options=BLOCKS),
     ui.Slider("prefix_groups", 3, "cache", low=1, high=6),
+    ui.Toggle("prefix_drop", preset("drop", False), "cache"),
     ui.Choice(
         "prefix_policy",
         preset("policy", "every"),
@@ -93,21 +101,48 @@ CONTROLS = (
             values["prefix_missing"] != "none" and values["prefix_policy"] != "none"
         ),
     ),
-    ui.Choice("prefix_cost_model", "kimi-k3", "cost", options=studies.COST_MODELS),
-    ui.Steps(
-        "prefix_cost_len",
-        400_000,
-        "cost",
-        options=(4_000, 16_000, 32_000, 64_000, 128_000, 200_000, 400_000, 1_000_000),
+    ui.Choice(
+        "prefix_evicted",
+        preset("evicted", "none"),
+        "checkpoints",
+        options=studies.EVICTIONS,
+        shown=lambda values: values["prefix_ready"],
     ),
-    ui.Steps("prefix_cost_new", 4_000, "cost", options=(1, 100, 1_000, 4_000, 16_000, 64_000)),
     ui.SEED,
 )
-NUM_FILLED = 10  # the first controls, those that a case fills
+NUM_FILLED = 13  # the first controls, those that a case fills
+SCENE_CONTROLS: dict[str, tuple[ui.Control, ...]] = {
+    "lookup": (
+        ui.Choice("prefix_cost_model", "kimi-k3", "cost", options=studies.COST_MODELS),
+        ui.Steps(
+            "prefix_cost_len",
+            400_000,
+            "cost",
+            options=(4_000, 16_000, 32_000, 64_000, 128_000, 200_000, 400_000, 1_000_000),
+        ),
+        ui.Steps("prefix_cost_new", 4_000, "cost", options=(1, 100, 1_000, 4_000, 16_000, 64_000)),
+    ),
+    "stairs": (
+        ui.MODEL,
+        ui.TP,
+        ui.MLA_DTYPE,
+        ui.Steps("grid_hash", 0, "grid", options=(0, 512)),
+        ui.Steps("grid_budget", 0, "grid", options=(0, 2048, 4096, 8192, 16_384, 32_768)),
+        ui.Steps("grid_dcp", 1, "grid", options=(1, 2, 4, 8)),
+        ui.Steps("grid_drafts", 0, "grid", options=(0, 1, 3, 7)),
+        ui.Toggle("grid_drop", False, "grid"),
+        ui.Choice("grid_rule", "junction", "grid", options=studies.LADDER_RULES),
+    ),
+}
 
 page = ui.frame("prefix_cache")
 page.preset("prefix_case", tuple(CASES), CONTROLS[:NUM_FILLED])
-v = page.controls(*CONTROLS)
+main_place, scene_place = st.container(), st.container()
+with scene_place:
+    scene = page.choice("prefix_scene", SCENES)
+with st.sidebar:
+    v = page.body_controls(*CONTROLS)
+w = page.controls(*SCENE_CONTROLS[scene])
 params: dict[str, Any] = {
     "prompt_len": v.prefix_prompt,
     "shared_len": v.prefix_shared,
@@ -119,6 +154,9 @@ params: dict[str, Any] = {
     "missing_group": v.prefix_missing if v.prefix_policy != "none" else "none",
     "missing_boundary": v.prefix_missing_at,
     "ready": v.prefix_ready,
+    "drafter_drop": v.prefix_drop,
+    "evicted": v.prefix_evicted if v.prefix_ready else "none",
+    "salted": v.prefix_salt,
     "seed": v.seed,
 }
 found = page.study(studies.lookup, **params)
@@ -127,121 +165,174 @@ reason = page.t(
     groups=", ".join(map(str, found.gap_groups)),
     at=count_text(found.gap_tokens),
 )
-page.metrics(
-    ui.Metric(
-        "reused",
-        page.t("unit.tokens", count=count_text(found.matched_tokens)),
-        "live",
-        page.t("unit.of_prompt", share=percent_text(found.matched_tokens / found.prompt_len)),
-    ),
-    ui.Metric(
-        "lost",
-        page.t("unit.tokens", count=count_text(found.lost_tokens)),
-        "live",
-        reason,
-    ),
-    ui.Metric(
-        "computed",
-        page.t("unit.tokens", count=count_text(found.computed_tokens)),
-        "live",
-        page.t("unit.cap", cap=count_text(found.cap_tokens)),
-    ),
-    ui.Metric(
-        "kept",
-        bytes_text(found.kept_bytes),
-        "derived",
-        page.t("unit.states", states=found.num_states, boundaries=len(found.kept_boundaries)),
-    ),
-)
-page.main(figures.main_picture(found.tables), found.tables["blocks"])
+with main_place:
+    page.metrics(
+        ui.Metric(
+            "reused",
+            page.t("unit.tokens", count=count_text(found.matched_tokens)),
+            "live",
+            page.t("unit.of_prompt", share=percent_text(found.matched_tokens / found.prompt_len)),
+        ),
+        ui.Metric(
+            "lost",
+            page.t("unit.tokens", count=count_text(found.lost_tokens)),
+            "live",
+            reason,
+        ),
+        ui.Metric(
+            "computed",
+            page.t("unit.tokens", count=count_text(found.computed_tokens)),
+            "live",
+            page.t("unit.cap", cap=count_text(found.cap_tokens)),
+        ),
+        ui.Metric(
+            "kept",
+            bytes_text(found.kept_bytes),
+            "derived",
+            page.t("unit.states", states=found.num_states, boundaries=len(found.kept_boundaries)),
+        ),
+    )
+    page.main(figures.main_picture(found.tables), found.tables["blocks"])
 
-first = found.tables["blocks"].head(2)
-chain = [
-    rf"H_{{{row.index + 1}}} = \mathrm{{sha256}}(\text{{{row.parent}}} \,\|\, "
-    rf"t_{{{row.start}..{row.end - 1}}}) = \text{{{row.hash}…}}"
-    for row in first.itertuples(index=False)
-]
-page.section(
-    "hit",
-    figures.fig_prefix_hit(found.tables),
-    formula=[
-        rf"\text{{cap}} = \left\lfloor \tfrac{{n - 1}}{{B}} \right\rfloor B = \left\lfloor "
-        rf"\tfrac{{{num(v.prefix_prompt - 1)}}}{{{num(v.prefix_block)}}} \right\rfloor "
-        rf"\cdot {num(v.prefix_block)} = {num(found.cap_tokens)}",
-        *chain,
-    ],
-    tables={"account": found.tables["account"], "checkpoints": found.tables["checkpoints"]},
-    mla=count_text(found.mla_tokens),
-    usable=count_text(found.matched_tokens),
-    reason=reason,
-)
-missed = page.study(
-    studies.misses,
-    prompt_len=v.prefix_prompt,
-    shared_len=v.prefix_shared,
-    block_tokens=v.prefix_block,
-    num_groups=v.prefix_groups,
-    seed=v.seed,
-)
-page.section(
-    "miss",
-    figures.fig_prefix_miss(missed.tables),
-    tables={"verdicts": missed.tables["verdicts"]},
-    mla=count_text(missed.mla_tokens),
-    partial=count_text(missed.partial_tokens),
-)
-hashed = page.study(studies.hash_schemes, block_tokens=v.prefix_block, seed=v.seed)
-page.section(
-    "hashes",
-    figures.hash_pictures(hashed.tables),
-    formula=[
-        r"\text{chained: } H_i = \mathrm{sha256}(H_{i-1} \,\|\, t_i) \qquad "
-        r"\text{independent: } H_i = \mathrm{sha256}(t_i)"
-    ],
-    tables=hashed.tables,
-    false=count_text(hashed.false_tokens),
-    block=hashed.block_tokens,
-    true=count_text(hashed.true_tokens),
-    error=percent_text(hashed.state_error, 0),
-)
-steps = page.study(studies.ladder, **params)
-page.section(
-    "ladder",
-    figures.ladder_picture(steps.tables),
-    columns=1,
-    tables=steps.tables,
-    finding=page.t(
-        "ladder.flat" if steps.num_below else "ladder.full",
-        below=steps.num_below,
-        lookups=steps.num_lookups,
-    ),
-)
 
-work = page.study(
-    studies.cost,
-    model=v.prefix_cost_model,
-    prefix_len=v.prefix_cost_len,
-    new_len=v.prefix_cost_new,
-    block_tokens=v.prefix_block,
-)
-page.section(
-    "cost",
-    figures.cost_pictures(work.tables),
-    formula=[
-        r"F(n, r) = (2A + s)(n - r) + a\,(n^2 - r^2)",
-        rf"A = {power(work.active_params)},\quad s = \text{{KDA scan}} = {power(work.scan_flops)},"
-        rf"\quad a = L_\text{{MLA}} H (d_{{qk}} + d_v) = {num(round(work.pair_flops))}",
-        rf"F({num(work.prompt_len)},\, 0) = {power(work.missed_flops)}\ \text{{FLOP}}",
-        rf"F({num(work.prompt_len)},\, {num(work.hit_tokens)}) = {power(work.hit_flops)}"
-        r"\ \text{FLOP}",
-    ],
-    tables=work.tables,
-    ratio=f"{work.ratio:,.1f}",
-    prefix=count_text(v.prefix_cost_len),
-    new=count_text(v.prefix_cost_new),
-    recomputed=count_text(work.prompt_len),
-    computed=count_text(work.prompt_len - work.hit_tokens),
-    kept=bytes_text(work.kept_bytes),
-    model=page.t(f"option.{v.prefix_cost_model}"),
-)
+def draw_lookup() -> None:
+    """The lookup of the main picture: stages, account, misses, hashes, cost."""
+    first = found.tables["blocks"].head(2)
+    chain = [
+        rf"H_{{{row.index + 1}}} = \mathrm{{sha256}}(\text{{{row.parent}}} \,\|\, "
+        rf"t_{{{row.start}..{row.end - 1}}}) = \text{{{row.hash}…}}"
+        for row in first.itertuples(index=False)
+    ]
+    page.section(
+        "hit",
+        {**figures.fig_prefix_hit(found.tables), **figures.account_picture(found.tables)},
+        columns=3,
+        formula=[
+            rf"\text{{cap}} = \left\lfloor \tfrac{{n - 1}}{{B}} \right\rfloor B = \left\lfloor "
+            rf"\tfrac{{{num(v.prefix_prompt - 1)}}}{{{num(v.prefix_block)}}} \right\rfloor "
+            rf"\cdot {num(v.prefix_block)} = {num(found.cap_tokens)}",
+            *chain,
+        ],
+        tables={"account": found.tables["account"], "checkpoints": found.tables["checkpoints"]},
+        mla=count_text(found.mla_tokens),
+        usable=count_text(found.matched_tokens),
+        reason=reason,
+    )
+    missed = page.study(
+        studies.misses,
+        prompt_len=v.prefix_prompt,
+        shared_len=v.prefix_shared,
+        block_tokens=v.prefix_block,
+        num_groups=v.prefix_groups,
+        seed=v.seed,
+    )
+    page.section(
+        "miss",
+        figures.fig_prefix_miss(missed.tables),
+        tables={"verdicts": missed.tables["verdicts"]},
+        mla=count_text(missed.mla_tokens),
+        partial=count_text(missed.partial_tokens),
+    )
+    hashed = page.study(studies.hash_schemes, block_tokens=v.prefix_block, seed=v.seed)
+    page.section(
+        "hashes",
+        figures.hash_pictures(hashed.tables),
+        formula=[
+            r"\text{chained: } H_i = \mathrm{sha256}(H_{i-1} \,\|\, t_i) \qquad "
+            r"\text{independent: } H_i = \mathrm{sha256}(t_i)"
+        ],
+        tables=hashed.tables,
+        false=count_text(hashed.false_tokens),
+        block=hashed.block_tokens,
+        true=count_text(hashed.true_tokens),
+        error=percent_text(hashed.state_error, 0),
+    )
+    steps = page.study(studies.ladder, **params)
+    page.section(
+        "ladder",
+        figures.ladder_picture(steps.tables),
+        columns=1,
+        tables=steps.tables,
+        finding=page.t(
+            "ladder.flat" if steps.num_below else "ladder.full",
+            below=steps.num_below,
+            lookups=steps.num_lookups,
+        ),
+    )
+    work = page.study(
+        studies.cost,
+        model=w.prefix_cost_model,
+        prefix_len=w.prefix_cost_len,
+        new_len=w.prefix_cost_new,
+        block_tokens=v.prefix_block,
+    )
+    page.section(
+        "cost",
+        figures.cost_pictures(work.tables),
+        formula=[
+            r"F(n, r) = (2A + s)(n - r) + a\,(n^2 - r^2)",
+            rf"A = {power(work.active_params)},\quad "
+            rf"s = \text{{KDA scan}} = {power(work.scan_flops)},\quad "
+            rf"a = L_\text{{MLA}} H (d_{{qk}} + d_v) = {num(round(work.pair_flops))}",
+            rf"F({num(work.prompt_len)},\, 0) = {power(work.missed_flops)}\ \text{{FLOP}}",
+            rf"F({num(work.prompt_len)},\, {num(work.hit_tokens)}) = {power(work.hit_flops)}"
+            r"\ \text{FLOP}",
+        ],
+        tables=work.tables,
+        ratio=f"{work.ratio:,.1f}",
+        prefix=count_text(w.prefix_cost_len),
+        new=count_text(w.prefix_cost_new),
+        recomputed=count_text(work.prompt_len),
+        computed=count_text(work.prompt_len - work.hit_tokens),
+        kept=bytes_text(work.kept_bytes),
+        model=page.t(f"option.{w.prefix_cost_model}"),
+    )
+
+
+def draw_stairs() -> None:
+    """The hit ladder of one deployment, with the published points."""
+    steps = page.study(
+        studies.stairs,
+        model=w.model,
+        tp=w.tp,
+        mla_dtype=w.mla_dtype,
+        hash_block_tokens=w.grid_hash,
+        max_batched_tokens=w.grid_budget,
+        context_parallel=w.grid_dcp,
+        draft_len=w.grid_drafts,
+        drafter_drop=w.grid_drop,
+        rule=w.grid_rule,
+    )
+    pictures = figures.stairs_pictures(steps.tables)
+    page.section(
+        "stairs",
+        {name: pictures[name] for name in ("stairs", "published")},
+        formula=[
+            r"\text{hit} = \max\left(0,\ \left(\left\lfloor \tfrac{n - 1}{B} \right\rfloor"
+            r" - d\right) B\right)",
+            rf"B = {num(steps.match_unit)},\quad d = {int(w.grid_drop)}",
+        ],
+        tables={"stairs": steps.tables["stairs"], "published": steps.tables["published"]},
+        finding=page.t(
+            "stairs.below" if steps.num_below else "stairs.on",
+            below=count_text(steps.num_below),
+            lengths=count_text(steps.num_lengths),
+            worst=count_text(steps.worst_loss),
+            unit=count_text(steps.match_unit),
+        ),
+        physical=count_text(steps.physical_block),
+        unit=count_text(steps.match_unit),
+        points=steps.num_published,
+        off=steps.num_off,
+        reproduced=steps.num_reproduced,
+    )
+    page.section(
+        "sharing",
+        {"sharing": pictures["sharing"]},
+        columns=1,
+        tables={"sharing": steps.tables["sharing"]},
+    )
+
+
+{"lookup": draw_lookup, "stairs": draw_stairs}[scene]()
 page.words()

@@ -1,6 +1,7 @@
 """Pictures of the two-stage prefix cache."""
 
 from k3core.figures.prefix_cache.panels import (
+    account_picture,
     cost_pictures,
     fig_prefix_hit,
     fig_prefix_miss,
@@ -8,12 +9,15 @@ from k3core.figures.prefix_cache.panels import (
     ladder_picture,
 )
 from k3core.figures.prefix_cache.ruler import main_picture
+from k3core.figures.prefix_cache.stairs import stairs_pictures
 
 __all__ = [
+    "account_picture",
     "cost_pictures",
     "fig_prefix_hit",
     "fig_prefix_miss",
     "hash_pictures",
     "ladder_picture",
     "main_picture",
+    "stairs_pictures",
 ]

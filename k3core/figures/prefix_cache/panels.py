@@ -22,8 +22,15 @@ _MATCHES = ["cached", "true_match", "false_match", "not_found"]
 _MATCH_COLOURS = alt.Scale(
     domain=_MATCHES, range=[style.FREE, style.ACCEPTED, style.REJECTED, style.FREE]
 )
-_CHAIN_BOXES = ["parent", "block_reused", "block_lost", "block_pending", "block_absent"]
-_CHAIN_COLOURS = alt.Scale(domain=_CHAIN_BOXES, range=[style.NEUTRAL, *[style.MLA] * 4])
+_CHAIN_BOXES = [
+    "parent",
+    "block_reused",
+    "block_lost",
+    "block_pending",
+    "block_evicted",
+    "block_absent",
+]
+_CHAIN_COLOURS = alt.Scale(domain=_CHAIN_BOXES, range=[style.NEUTRAL, *[style.MLA] * 5])
 _FLOPS = (
     "datum.value == 0 ? '0' : "
     "datum.value >= 1e18 ? format(datum.value / 1e18, ',~r') + ' EFLOP' : "
@@ -58,6 +65,47 @@ def fig_prefix_miss(tables: Tables) -> Panels:
     return panels
 
 
+def account_picture(tables: Tables) -> Panels:
+    """Every token of the prompt under one reason.
+
+    Tables: ``account`` of ``LookupStudy``.
+    """
+    table = tables["account"].assign(
+        kind=[c if c in ("reused", "new") else "lost" for c in tables["account"]["code"]]
+    )
+    y = alt.Y("code:N").sort(list(table["code"]))
+    x = alt.X("tokens:Q").scale(domain=[0, domain_end(int(table["tokens"].sum()))], nice=False)
+    bars = (
+        style.labelled(alt.Chart(table), "code")
+        .mark_bar()
+        .encode(
+            x.axis(title="prefix_cache.axis.tokens", format=",d", tickCount=5),
+            y.axis(labelExpr=style.label_expr(), title=None, ticks=False, labelLimit=170),
+            alt.Color("kind:N")
+            .scale(
+                domain=["reused", "lost", "new"],
+                range=[style.ACCEPTED, style.REJECTED, style.NEUTRAL],
+            )
+            .legend(None),
+            tooltip=[
+                alt.Tooltip("code_text:N", title="prefix_cache.axis.code"),
+                alt.Tooltip("tokens:Q", format=",", title="prefix_cache.axis.tokens"),
+                alt.Tooltip("share:Q", format=".1%", title="prefix_cache.axis.share"),
+            ],
+        )
+    )
+    texts = (
+        alt.Chart(table)
+        .mark_text(align="left", dx=4, fontSize=12)
+        .encode(x, y, alt.Text("tokens:Q", format=","), tooltip=alt.value(None))
+    )
+    return {
+        "account": alt.LayerChart(
+            layer=[bars, texts], height=280, title="prefix_cache.panel.account"
+        )
+    }
+
+
 def _chain(chain: pd.DataFrame) -> alt.LayerChart:
     """One row per block: parent hash, tokens, hash; each hash feeds the next row's parent."""
     last = max(len(chain) - 1, 0)
@@ -90,7 +138,7 @@ def _chain(chain: pd.DataFrame) -> alt.LayerChart:
             alt.Y2("bottom:Q"),
             alt.Fill("box:N").scale(_CHAIN_COLOURS).legend(None),
             alt.FillOpacity("box:N")
-            .scale(type="ordinal", domain=_CHAIN_BOXES, range=[0.15, 0.3, 0.3, 0.12, 0.0])
+            .scale(type="ordinal", domain=_CHAIN_BOXES, range=[0.15, 0.3, 0.3, 0.12, 0.0, 0.0])
             .legend(None),
             tooltip=[
                 alt.Tooltip("index:Q", title="prefix_cache.axis.block"),

@@ -28,8 +28,8 @@ _INK = "#202124"  # on top of the filled segments, in both themes
 _SEGMENT_KINDS = ["reused", "lost", "new", "shared", "own"]
 _SEGMENT_COLOURS = [style.ACCEPTED, style.REJECTED, style.FREE, style.NEUTRAL, style.FREE]
 _DARK_INK_KINDS = ["reused", "lost", "shared"]
-_BLOCKS = ["block_reused", "block_lost", "block_pending", "block_absent"]
-_STATES = ["state_kept", "state_missing", "state_pending"]
+_BLOCKS = ["block_reused", "block_lost", "block_pending", "block_evicted", "block_absent"]
+_STATES = ["state_kept", "state_missing", "state_pending", "state_evicted"]
 _RULES = ["usable", "deepest", "cap"]
 _RULE_COLOURS = [style.ACCEPTED, style.MLA, style.NEUTRAL]
 _SOLID = [1, 0]
@@ -188,7 +188,7 @@ def _bar_texts(bars: pd.DataFrame, x_scale: alt.Scale, y_scale: alt.Scale) -> li
 
 
 def _blocks(blocks: pd.DataFrame, x_scale: alt.Scale, y_scale: alt.Scale) -> alt.Chart:
-    """Solid: matches. Outlined: not ready. Pale: not in the cache."""
+    """Solid: matches. Outlined: not ready, or hollow: evicted. Pale: not in the cache."""
     gap = (blocks["end"] - blocks["start"]) * 0.02
     table = blocks.assign(
         left=blocks["start"] + gap,
@@ -205,10 +205,10 @@ def _blocks(blocks: pd.DataFrame, x_scale: alt.Scale, y_scale: alt.Scale) -> alt
             alt.Y("top:Q").scale(y_scale),
             alt.Y2("bottom:Q"),
             alt.FillOpacity("status:N")
-            .scale(type="ordinal", domain=_BLOCKS, range=[1.0, 1.0, style.PALE, 0.2])
+            .scale(type="ordinal", domain=_BLOCKS, range=[1.0, 1.0, style.PALE, 0.0, 0.2])
             .legend(None),
             alt.StrokeOpacity("status:N")
-            .scale(type="ordinal", domain=_BLOCKS, range=[0.0, 0.0, 1.0, 0.0])
+            .scale(type="ordinal", domain=_BLOCKS, range=[0.0, 0.0, 1.0, 1.0, 0.0])
             .legend(None),
             tooltip=[
                 alt.Tooltip("index:Q", title="prefix_cache.axis.block"),
@@ -228,7 +228,7 @@ def _diamonds(
     x_scale: alt.Scale,
     y_scale: alt.Scale,
 ) -> alt.Chart:
-    """Filled: kept. Hollow: this group has none. Dotted: its block is not ready."""
+    """Filled: kept. Hollow: this group has none. Dotted: its block is not ready. Pale: evicted."""
     boundaries = sorted(set(checkpoints["boundary"]))
     nearest = min((b - a for a, b in pairwise(boundaries)), default=x_scale.domain[1])
     pixels = nearest / x_scale.domain[1] * _PLOT_WIDTH
@@ -243,13 +243,13 @@ def _diamonds(
             alt.X("boundary:Q").scale(x_scale),
             alt.Y("row_y:Q").scale(y_scale),
             alt.FillOpacity("status:N")
-            .scale(type="ordinal", domain=_STATES, range=[1.0, 0.0, 0.0])
+            .scale(type="ordinal", domain=_STATES, range=[1.0, 0.0, 0.0, style.PALE])
             .legend(None),
             alt.StrokeDash("status:N")
-            .scale(type="ordinal", domain=_STATES, range=[_SOLID, _SOLID, [2, 2]])
+            .scale(type="ordinal", domain=_STATES, range=[_SOLID, _SOLID, [2, 2], [1, 3]])
             .legend(None),
             alt.StrokeWidth("status:N")
-            .scale(type="ordinal", domain=_STATES, range=[1.5, 2.4, 1.8])
+            .scale(type="ordinal", domain=_STATES, range=[1.5, 2.4, 1.8, 1.8])
             .legend(None),
             tooltip=[
                 alt.Tooltip("row_text:N", title="prefix_cache.axis.group"),

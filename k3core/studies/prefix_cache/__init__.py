@@ -10,20 +10,25 @@ from k3core.studies.prefix_cache.lookup import (
     lookup,
     misses,
 )
-from k3core.studies.prefix_cache.scene import POLICIES, kept_boundaries
+from k3core.studies.prefix_cache.scene import EVICTIONS, POLICIES, kept_boundaries
+from k3core.studies.prefix_cache.stairs import LADDER_RULES, StairsStudy, stairs
 
 __all__ = [
     "COST_MODELS",
+    "EVICTIONS",
+    "LADDER_RULES",
     "POLICIES",
     "CostStudy",
     "HashStudy",
     "LadderStudy",
     "LookupStudy",
     "MissStudy",
+    "StairsStudy",
     "cost",
     "hash_schemes",
     "kept_boundaries",
     "ladder",
     "lookup",
     "misses",
+    "stairs",
 ]

@@ -35,6 +35,7 @@ class LookupStudy:
         matched_tokens: reused tokens.
         mla_tokens: deepest MLA match.
         registered_tokens: deepest match had every block been ready.
+        known_tokens: deepest match had nothing been evicted either.
         cap_tokens: last boundary below the prompt's end.
         reason: why known tokens are not reused, or None.
         gap_tokens: deepest boundary passed over that has some groups, 0 if none.
@@ -51,6 +52,7 @@ class LookupStudy:
     matched_tokens: int
     mla_tokens: int
     registered_tokens: int
+    known_tokens: int
     cap_tokens: int
     reason: str | None
     gap_tokens: int
@@ -61,8 +63,8 @@ class LookupStudy:
 
     @property
     def lost_tokens(self) -> int:
-        """Tokens that the cache knows and the prompt computes again."""
-        return self.registered_tokens - self.matched_tokens
+        """Tokens that the cache knows, or knew, and the prompt computes again."""
+        return self.known_tokens - self.matched_tokens
 
     @property
     def computed_tokens(self) -> int:
@@ -113,6 +115,9 @@ def lookup(
     missing_boundary: int = 4096,
     ready: bool = True,
     seed: int = 0,
+    drafter_drop: bool = False,
+    evicted: str = "none",
+    salted: bool = False,
 ) -> LookupStudy:
     """Register a first prompt, keep its checkpoints, look the second prompt up.
 
@@ -129,6 +134,9 @@ def lookup(
         missing_boundary: token position.
         ready: whether the first prompt's bytes are written.
         seed: of the token ids.
+        drafter_drop: a drafter gives up the last matched block.
+        evicted: one of ``EVICTIONS``: what has left the cache since.
+        salted: the second prompt is another tenant's.
 
     Raises:
         K3Error: the shared part is longer than the prompt, or an unknown code.
@@ -136,7 +144,18 @@ def lookup(
     kept = kept_boundaries(policy, every_blocks, shared_len + first_tail, block_tokens)
     missing = missing_states(missing_group, missing_boundary, num_groups)
     scene = make_scene(
-        prompt_len, shared_len, first_tail, block_tokens, num_groups, kept, missing, ready, seed
+        prompt_len,
+        shared_len,
+        first_tail,
+        block_tokens,
+        num_groups,
+        kept,
+        missing,
+        ready,
+        seed,
+        int(drafter_drop),
+        evicted,
+        salted,
     )
     hit = scene.cache.lookup(scene.prompt)
     gap = hit.missing_groups.get(hit.partial_tokens, ())
@@ -158,6 +177,7 @@ def lookup(
         matched_tokens=hit.matched_tokens,
         mla_tokens=hit.mla_tokens,
         registered_tokens=hit.registered_tokens,
+        known_tokens=max(hit.known_tokens, hit.registered_tokens),
         cap_tokens=hit.cap_tokens,
         reason=hit.reason,
         gap_tokens=hit.partial_tokens if gap else 0,
@@ -216,6 +236,9 @@ def ladder(
     missing_boundary: int = 4096,
     ready: bool = True,
     seed: int = 0,
+    drafter_drop: bool = False,
+    evicted: str = "none",
+    salted: bool = False,
 ) -> LadderStudy:
     """Look up the second prompt cut to every length; parameters as in ``lookup``.
 
@@ -227,7 +250,18 @@ def ladder(
     kept = kept_boundaries(policy, every_blocks, shared_len + first_tail, block_tokens)
     missing = missing_states(missing_group, missing_boundary, num_groups)
     scene = make_scene(
-        prompt_len, shared_len, first_tail, block_tokens, num_groups, kept, missing, ready, seed
+        prompt_len,
+        shared_len,
+        first_tail,
+        block_tokens,
+        num_groups,
+        kept,
+        missing,
+        ready,
+        seed,
+        int(drafter_drop),
+        evicted,
+        salted,
     )
     hashes = scene.prompt.block_hashes
     ends = range(block_tokens, prompt_len + 1, block_tokens)

@@ -16,11 +16,16 @@ from k3core.prefix_cache import (
     PromptHashes,
     retained_boundaries,
 )
+from k3core.prefix_cache.keys import root_parent
 
 POLICIES = ("every", "last", "none")
 """Where the first prompt leaves checkpoints: every k blocks and at its replay boundary, only at
 its replay boundary, nowhere."""
 
+EVICTIONS = ("none", "states", "blocks")
+"""What left the cache since: nothing, the deepest states, the deepest quarter of the blocks."""
+
+OTHER_TENANT = "tenant-b"
 VOCABULARY = 163_840  # Kimi K3
 _HEX_DIGITS = 12
 _COLUMNS_SEGMENTS = ["code", "kind", "start", "end", "tokens"]
@@ -80,9 +85,13 @@ def make_scene(
     missing: Sequence[tuple[int, int]],
     ready: bool,
     seed: int,
+    dropped_blocks: int = 0,
+    evicted: str = "none",
+    salted: bool = False,
 ) -> Scene:
+    require(evicted in EVICTIONS, f"evicted={evicted!r} must be one of {', '.join(EVICTIONS)}")
     first, second = _prompts(prompt_len, shared_len, first_tail, seed)
-    cache = PrefixCache(block_tokens, num_groups)
+    cache = PrefixCache(block_tokens, num_groups, dropped_blocks=dropped_blocks)
     ticket = cache.register(first)
     for boundary in kept:
         for group in range(num_groups):
@@ -90,14 +99,34 @@ def make_scene(
                 cache.persist_checkpoint(ticket, boundary, group)
     if ready:
         cache.mark_ready(ticket)
+        _evict(cache, ticket.block_hashes, kept, missing, evicted)
+    root = root_parent(salt=OTHER_TENANT) if salted else ROOT_PARENT
     return Scene(
         cache,
-        PromptHashes(second, block_tokens),
+        PromptHashes(second, block_tokens, root),
         len(first),
         shared_len,
         tuple(kept),
         tuple(missing),
     )
+
+
+def _evict(
+    cache: PrefixCache,
+    hashes: Sequence[bytes],
+    kept: Sequence[int],
+    missing: Sequence[tuple[int, int]],
+    evicted: str,
+) -> None:
+    """Take the deepest set of states, or the deepest quarter of the blocks, out of the cache."""
+    block = cache.hash_block_tokens
+    if evicted == "states" and kept:
+        for group in range(cache.num_kda_groups):
+            if (kept[-1], group) not in missing:
+                cache.evict_checkpoint(hashes[kept[-1] // block - 1], group)
+    elif evicted == "blocks":
+        for one in reversed(hashes[len(hashes) - len(hashes) // 4 :]):
+            cache.evict_block(one)
 
 
 def missing_states(missing_group: str, boundary: int, num_groups: int) -> list[tuple[int, int]]:
@@ -114,12 +143,10 @@ def missing_states(missing_group: str, boundary: int, num_groups: int) -> list[t
 
 def _segments(hit: PrefixHit) -> pd.DataFrame:
     """The account of the lookup, laid along the prompt."""
-    rows, start = [], 0
-    for code, tokens in hit.loss_account().items():
-        kind = code if code in ("reused", "new") else "lost"
-        if tokens:
-            rows.append((code, kind, start, start + tokens, tokens))
-        start += tokens
+    rows = [
+        (code, code if code in ("reused", "new") else "lost", start, stop, stop - start)
+        for code, start, stop in hit.loss_spans()
+    ]
     return pd.DataFrame(rows, columns=_COLUMNS_SEGMENTS)
 
 
@@ -141,6 +168,8 @@ def _blocks(scene: Scene, hit: PrefixHit) -> pd.DataFrame:
             status = "block_reused" if end <= hit.matched_tokens else "block_lost"
         else:
             status = "block_pending" if state == "pending" else "block_absent"
+            if state == "absent" and end <= hit.known_tokens:
+                status = "block_evicted"
         rows.append((index, end - block, end, status, _digits(one), _digits(parent)))
         parent = one
     return pd.DataFrame(rows, columns=["index", "start", "end", "status", "hash", "parent"])
@@ -154,15 +183,17 @@ def _checkpoints(scene: Scene, hit: PrefixHit) -> pd.DataFrame:
     """Every (group, boundary) of the first prompt's rule that lies on the shared path."""
     block, rows = hit.hash_block_tokens, []
     for boundary in scene.kept:
-        if boundary > hit.registered_tokens:
+        if boundary > max(hit.registered_tokens, hit.known_tokens):
             continue
         one = hit.block_hashes[boundary // block - 1]
         visible = scene.cache.checkpoint_groups(one)
         for group in range(hit.num_kda_groups):
             if (boundary, group) in scene.missing:
                 status = "state_missing"
+            elif group in visible:
+                status = "state_kept"
             else:
-                status = "state_kept" if group in visible else "state_pending"
+                status = "state_pending" if boundary > hit.mla_tokens else "state_evicted"
             rows.append((group, f"group_{group}", boundary, status, _digits(one)))
     return pd.DataFrame(rows, columns=["group", "row", "boundary", "status", "hash"])
 

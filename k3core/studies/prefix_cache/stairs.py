@@ -1,0 +1,279 @@
+"""The hit ladder: what a prompt finds when it is sent again, at every length, and what others saw.
+
+Each length is served once by a cold cache (chunks as the grid cuts them, states as the rule keeps
+them) and looked up again. The ceiling is the deepest boundary below the last token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from k3core.errors import require, require_count
+from k3core.prefix_cache import PrefixCache, PromptHashes
+from k3core.prefix_cache.grid import EffectiveGrid
+from k3core.prefix_cache.retention import Retention
+
+LADDER_RULES = ("junction", "dense", "replay", "chunk_end", "none")
+MAX_BLOCKS = 4  # the ladder ends one token after this many match units
+_SIGHTINGS, _AT_ONCE = 64, 12  # vLLM #45238: prompts, and those that start before any is ready
+
+
+class Sighting(NamedTuple):
+    """One published hit: ``num_tokens`` sent, ``hit_tokens`` reused, on blocks of ``block``."""
+
+    source: str
+    num_tokens: int
+    block: int
+    dropped: int
+    hit_tokens: int
+    first_len: int = 0  # of another prompt that came before; 0: the same prompt
+
+
+PUBLISHED = (
+    Sighting("vLLM #51250", 55_009, 784, 0, 54_880),
+    Sighting("vLLM #53504", 4_481, 1_600, 1, 1_600),
+    Sighting("vLLM #53504", 4_481, 1_600, 0, 3_200),
+    Sighting("vLLM #53504", 4_481, 1_568, 0, 3_136),
+    Sighting("qwen38 #174", 8_034, 2_176, 0, 6_528),
+    Sighting("qwen38 #174", 15_997, 2_176, 0, 15_232),
+    Sighting("qwen38 #174", 29_932, 2_176, 0, 28_288),
+    Sighting("qwen38 #174", 49_838, 2_176, 0, 47_872),
+    Sighting("vLLM #50235", 3_072, 1_536, 0, 1_536),
+    Sighting("vLLM #50235", 3_073, 1_536, 0, 3_072),
+    Sighting("vLLM #50235", 3_073, 1_536, 0, 0, first_len=3_072),
+)
+"""Hit lengths of public reports. The last one is a defect: only states at chunk ends were kept."""
+
+
+@dataclass(frozen=True)
+class StairsStudy:
+    """Reused tokens against prompt length on one deployment, and the published points.
+
+    Attributes:
+        tables: ``stairs`` (``num_tokens``, ``series``, ``tokens``: rows where a step begins;
+            ``chunk_only`` keeps states at chunk ends only, where no stop is made for the cache),
+            ``published`` (points in blocks of their deployment, whether they stand on the rule,
+            and what this code finds), ``rule`` (the rule in blocks, without and with a drafter),
+            ``sharing`` (rule x shared length: prompts that hit, of 64).
+        physical_block, match_unit: of the deployment, in tokens.
+        num_lengths: lengths served and looked up.
+        num_below: of them, those below the ceiling.
+        worst_loss: largest distance from the ceiling, in tokens.
+        num_published, num_off: points, and those off the stairs.
+        num_reproduced: points that this code finds too, those off the stairs included.
+    """
+
+    tables: dict[str, pd.DataFrame]
+    physical_block: int
+    match_unit: int
+    num_lengths: int
+    num_below: int
+    worst_loss: int
+    num_published: int
+    num_off: int
+    num_reproduced: int
+
+
+def stairs(
+    model: str = "kimi-k3",
+    tp: int = 8,
+    state_dtype: str = "float32",
+    mla_dtype: str = "float8",
+    draft_len: int = 0,
+    drafter_drop: bool = False,
+    context_parallel: int = 1,
+    hash_block_tokens: int = 0,
+    max_batched_tokens: int = 0,
+    rule: str = "junction",
+    num_groups: int = 3,
+) -> StairsStudy:
+    """Send every prompt of B to 4B + 1 tokens twice.
+
+    Args:
+        model, tp, state_dtype, mla_dtype, draft_len, context_parallel: decide the physical block.
+        drafter_drop: the drafter gives up the last matched block.
+        hash_block_tokens: match unit; 0 is the physical block.
+        max_batched_tokens: tokens of a prefill step; 0 is no limit.
+        rule: one of ``LADDER_RULES``.
+        num_groups: KDA groups.
+
+    Raises:
+        K3Error: unknown rule or model, or a hash block that does not divide the physical block.
+    """
+    require(rule in LADDER_RULES, f"rule={rule!r} must be one of {', '.join(LADDER_RULES)}")
+    require_count("num_groups", num_groups, 1)
+    grid = EffectiveGrid.of_model(
+        model,
+        tp,
+        mla_dtype=mla_dtype,
+        state_dtype=state_dtype,
+        draft_len=draft_len,
+        context_parallel=context_parallel,
+        hash_block_tokens=hash_block_tokens,
+        drafter_drop=drafter_drop,
+        max_batched_tokens=max_batched_tokens,
+    )
+    unit = grid.match_unit
+    hashes = [bytes([index, 0]) for index in range(MAX_BLOCKS + 1)]
+    lengths = range(unit, MAX_BLOCKS * unit + 2)
+    ceiling = {n: grid.ceiling_tokens(n) for n in lengths}
+    found = _found_again(grid, Retention(rule), hashes, lengths, num_groups)
+    chunk_only = _found_again(grid, Retention("chunk_end"), hashes, lengths, num_groups)
+    rows = [
+        (n, series, values[n])
+        for series, values in (
+            ("ceiling", ceiling),
+            ("reused", found),
+            ("chunk_only", chunk_only),
+        )
+        for n in lengths
+        if n in (lengths[0], lengths[-1]) or values[n] != values[n - 1]
+    ]
+    published = _published()
+    return StairsStudy(
+        tables={
+            "stairs": pd.DataFrame(rows, columns=["num_tokens", "series", "tokens"]),
+            "published": published,
+            "rule": _rule(int(published["blocks"].max()) + 4),
+            "sharing": _sharing(),
+        },
+        physical_block=grid.physical_block_tokens,
+        match_unit=unit,
+        num_lengths=len(lengths),
+        num_below=sum(found[n] < ceiling[n] for n in lengths),
+        worst_loss=max(ceiling[n] - found[n] for n in lengths),
+        num_published=len(published),
+        num_off=int((published["verdict"] == "off_stairs").sum()),
+        num_reproduced=int((published["hit_tokens"] == published["found"]).sum()),
+    )
+
+
+def _found_again(
+    grid: EffectiveGrid,
+    retention: Retention,
+    hashes: list[bytes],
+    lengths: range,
+    num_groups: int,
+) -> dict[int, int]:
+    """Reused tokens by length; a cache is asked once per case that it can tell apart."""
+    unit = grid.match_unit
+    answers: dict[tuple[object, ...], int] = {}
+    found = {}
+    for n in lengths:
+        kept = grid.state_boundaries(n, retention)
+        case = (kept, n // unit, (n - 1) // unit)
+        if case not in answers:
+            answers[case] = _served_twice(grid, kept, hashes, n, num_groups)
+        found[n] = answers[case]
+    return found
+
+
+def _served_twice(
+    grid: EffectiveGrid, kept: Sequence[int], hashes: list[bytes], num_tokens: int, groups: int
+) -> int:
+    """Tokens that a prompt reuses after a cold cache has served it and kept these states."""
+    unit = grid.match_unit
+    prompt = PromptHashes.from_hashes(hashes[: num_tokens // unit], num_tokens, unit)
+    cache = PrefixCache(unit, groups, dropped_blocks=grid.dropped_blocks)
+    publish(cache, prompt, kept)
+    return cache.lookup(prompt).matched_tokens
+
+
+def publish(cache: PrefixCache, prompt: PromptHashes, boundaries: Sequence[int]) -> None:
+    """A prompt was computed: its blocks become visible, with states at these boundaries."""
+    ticket = cache.register(prompt)
+    for boundary in boundaries:
+        for group in range(cache.num_kda_groups):
+            cache.persist_checkpoint(ticket, boundary, group)
+    cache.mark_ready(ticket)
+
+
+def serve(
+    cache: PrefixCache, prompt: PromptHashes, grid: EffectiveGrid, retention: Retention
+) -> None:
+    """Look a prompt up and compute the rest of it."""
+    hit = cache.lookup(prompt)
+    publish(
+        cache,
+        prompt,
+        grid.state_boundaries(
+            prompt.num_tokens, retention, hit.junction_tokens, hit.matched_tokens
+        ),
+    )
+
+
+def _found(one: Sighting) -> int:
+    """What this code reuses for a published case; a defect with the faulty rule of its source.
+
+    The defect: the boundary that is kept, ``(n - 1) // B * B``, is not one where a chunk ends.
+    """
+    grid = EffectiveGrid(one.block, dropped_blocks=one.dropped)
+    hashes = [index.to_bytes(4, "big") for index in range(one.num_tokens // one.block)]
+    cache = PrefixCache(one.block, 1, dropped_blocks=one.dropped)
+    num_tokens = one.first_len or one.num_tokens
+    first = PromptHashes.from_hashes(hashes[: num_tokens // one.block], num_tokens, one.block)
+    kept = grid.state_boundaries(num_tokens, Retention("replay"))
+    if one.first_len:
+        ends = grid.chunk_ends(num_tokens, Retention("chunk_end"))
+        kept = tuple(at for at in kept if at in ends)
+    publish(cache, first, kept)
+    again = PromptHashes.from_hashes(hashes, one.num_tokens, one.block)
+    return cache.lookup(again).matched_tokens
+
+
+def _published() -> pd.DataFrame:
+    rows = []
+    for one in PUBLISHED:
+        rule = EffectiveGrid(one.block, dropped_blocks=one.dropped).hit_tokens(one.num_tokens)
+        rows.append(
+            {
+                **one._asdict(),
+                "blocks": one.num_tokens / one.block,
+                "hit_blocks": one.hit_tokens / one.block,
+                "rule_tokens": rule,
+                "found": _found(one),
+                "verdict": "on_stairs" if one.hit_tokens == rule else "off_stairs",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _rule(last: int) -> pd.DataFrame:
+    """The stairs in blocks: (n - 1) // B, and one block less; a step begins after a boundary."""
+    blocks = np.arange(0, last + 1)
+    table = pd.DataFrame(
+        {
+            "blocks": np.tile(blocks, 2),
+            "series": np.repeat(["ceiling", "with_drafter"], len(blocks)),
+            "hit_blocks": np.concatenate([blocks, np.maximum(blocks - 1, 0)]),
+        }
+    )
+    return table
+
+
+def _sharing() -> pd.DataFrame:
+    """vLLM #45238: 64 prompts of 2,200 tokens share their first 1,600 or 1,500; block 528."""
+    grid = EffectiveGrid(528, max_batched_tokens=2_048)
+    rows = []
+    for shared in (1_600, 1_500):
+        for rule in ("replay", "chunk_end", "junction"):
+            retention = Retention(rule)
+            cache, waiting, hits = PrefixCache(grid.match_unit, 1), [], 0
+            for number in range(_SIGHTINGS):
+                common = shared // grid.match_unit
+                hashes = [bytes([0, index]) for index in range(common)]
+                hashes += [bytes([1, number, index]) for index in range(common, 4)]
+                prompt = PromptHashes.from_hashes(hashes, 2_200, grid.match_unit)
+                hits += cache.lookup(prompt).hit
+                waiting.append(prompt)
+                if number + 1 >= _AT_ONCE:
+                    for one in waiting:
+                        serve(cache, one, grid, retention)
+                    waiting = []
+            rows.append((shared, rule, hits, _SIGHTINGS))
+    return pd.DataFrame(rows, columns=["shared", "rule", "hits", "prompts"])

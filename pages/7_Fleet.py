@@ -1,12 +1,14 @@
 """Page 7: which cluster serves a request, who is let in, and what a failure costs."""
 
+from collections.abc import Callable
+
 import streamlit as st
 
 from k3core import ui
 from k3core.errors import TraceError
 from k3core.figures import fleet as figures
 from k3core.fleet.cache import CHECKPOINT_RULES
-from k3core.fleet.cost import COST_PRESETS
+from k3core.fleet.cost import COST_PRESETS, PrefillCost
 from k3core.fleet.router import ROUTERS
 from k3core.studies import fleet as studies
 from k3core.ui.controls import Values
@@ -16,7 +18,7 @@ MAX_REQUESTS = 12_500  # of a trace: every router replays them, twice where time
 SCENES = ("ring", "failover", "admission", "simulation")
 
 page = ui.frame("fleet")
-top, middle, scene_place = st.container(), st.container(), st.container()
+top, cost_place, middle, scene_place = (st.container() for _ in range(4))
 
 
 def uploaded_trace() -> studies.StoredTrace | None:
@@ -35,6 +37,21 @@ def uploaded_trace() -> studies.StoredTrace | None:
     except TraceError as error:
         st.sidebar.error(str(error), icon=":material/block:")
         return None
+
+
+def latex_number(value: float) -> str:
+    mantissa, exponent = f"{value:.3e}".split("e")
+    return rf"{mantissa} \cdot 10^{{{int(exponent)}}}"
+
+
+def cost_formula(cost: PrefillCost) -> list[str]:
+    fixed = rf"{latex_number(cost.fixed_s)} + " if cost.fixed_s else ""
+    return [
+        rf"t(n, c) = {fixed}{latex_number(cost.linear_s)}\,(n - c) + "
+        rf"{latex_number(cost.quadratic_s)}\,(n^2 - c^2)\ \text{{s}}",
+        rf"t(10^5, 0) = {cost.seconds(100_000):.2f}\ \text{{s}},\quad "
+        rf"t(10^5, 98{{,}}304) = {cost.seconds(100_000, 98_304):.2f}\ \text{{s}}",
+    ]
 
 
 trace = uploaded_trace()
@@ -114,8 +131,70 @@ v = page.controls(
         high=64,
         shown=has_budgets,
     ),
+    ui.Steps("fleet_slo", 10, "results", options=(1, 2, 5, 10, 20, 60)),
     ui.SEED,
 )
+
+
+def preset_number(read: Callable[[PrefillCost], float]) -> Callable[[Values], float]:
+    """A default that follows the chosen preset."""
+    return lambda values: float(f"{read(COST_PRESETS[values['fleet_cost']]):.6g}")
+
+
+COST_CONSTANTS = (
+    ui.Number(
+        "cost_linear", preset_number(lambda c: c.linear_flops / 1e9), low=0.0, high=1e5, step=1.0
+    ),
+    ui.Number(
+        "cost_quadratic",
+        preset_number(lambda c: c.quadratic_flops / 1e3),
+        low=0.0,
+        high=1e6,
+        step=1.0,
+    ),
+    ui.Number(
+        "cost_peak", preset_number(lambda c: c.peak_flops_per_s / 1e12), low=1.0, high=1e6, step=8.0
+    ),
+    ui.Number(
+        "cost_efficiency", preset_number(lambda c: c.efficiency), low=0.01, high=1.0, step=0.01
+    ),
+    ui.Number("cost_fixed", 0.0, low=0.0, high=60_000.0, step=1.0),
+)
+PRICES = (
+    ui.Number("price_input", 3.0, low=0.0, high=1000.0, step=0.1),
+    ui.Number("price_cached", 0.3, low=0.0, high=1000.0, step=0.1),
+)
+
+
+def edited_cost() -> PrefillCost:
+    """The cost model of the boxes; the preset itself while they stand at its constants."""
+    preset = COST_PRESETS[v.fleet_cost]
+    with st.container(horizontal=True):
+        x = page.body_controls(*COST_CONSTANTS)
+    same = all(
+        getattr(x, spec.key) == (spec.default(vars(v)) if callable(spec.default) else spec.default)
+        for spec in COST_CONSTANTS
+    )
+    if same:
+        return preset
+    return PrefillCost.from_flops(
+        "custom",
+        x.cost_linear * 1e9,
+        x.cost_quadratic * 1e3,
+        x.cost_peak * 1e12,
+        x.cost_efficiency,
+        x.cost_fixed / 1e3,
+    )
+
+
+with cost_place.expander(page.t("cost.title")):
+    st.markdown(page.t("cost.about"))
+    cost = edited_cost()
+    custom = cost is not COST_PRESETS[v.fleet_cost]
+    with st.container(horizontal=True):
+        prices = page.body_controls(*PRICES)
+    for line in cost_formula(cost):
+        st.latex(line)
 params = {
     "trace": trace.key if trace else "",
     "num_requests": v.fleet_requests,
@@ -126,6 +205,7 @@ params = {
     "vnodes": v.vnodes,
     "blocks": v.fleet_blocks,
     "cost": v.fleet_cost,
+    "constants": (cost.fixed_s, cost.linear_s, cost.quadratic_s) if custom else (),
     "rule": v.fleet_rule,
     "admission": v.fleet_admission,
     "budget_short": v.budget_short,
@@ -139,14 +219,23 @@ params = {
 }
 
 
-def draw_main() -> None:
+def draw_main() -> studies.RoutersStudy:
     """Metrics of the chosen router, and every router on the same requests."""
-    r = page.study(studies.routers, **params)
-    row, most, least = r.row(router), r.row(r.most_reuse), r.row(r.least_wait)
+    ticks = page.study(studies.tick_variants, **params)
+    variants = [{"router": code, "ticks": tick} for tick in ticks for code in ROUTERS]
+    steps = ui.in_steps(page, studies.router_run, variants, slo_s=float(v.fleet_slo), **params)
+    ran = {name: value for name, value in steps.params.items() if name != "slo_s"}
+    r = studies.gather(steps.results, **ran)
+    shown = router if r.has(router) else steps.results[0]["router"]
+    row, most, least = r.row(shown), r.row(r.most_reuse), r.row(r.least_wait)
 
     def best(value: str, code: str) -> str:
         return page.t("metric.best", value=value, router=page.t(f"option.{code}"))
 
+    def dollars(num_tokens: float, price: float) -> float:
+        return num_tokens * price / 1e6
+
+    saved = dollars(row["reused_tokens"], prices.price_input - prices.price_cached)
     page.metrics(
         ui.Metric(
             "reuse",
@@ -161,8 +250,24 @@ def draw_main() -> None:
         ui.Metric(
             "refused",
             f"{count_text(row['num_refused'])} / {count_text(row['num_arrived'])}",
+            delta=page.t(
+                "metric.in_time", share=percent_text(row["goodput"]), slo=f"{row['slo_s']:g}"
+            ),
         ),
-        ui.Metric("balance", f"{row['peak_to_mean']:.2f}"),
+        ui.Metric(
+            "balance",
+            f"{row['peak_to_mean']:.2f}",
+            delta=page.t("metric.cv", cv=f"{row['load_cv']:.2f}"),
+        ),
+        ui.Metric(
+            "saved",
+            f"${saved:,.2f}",
+            "derived",
+            delta=page.t(
+                "metric.of_full",
+                full=f"${dollars(row['served_tokens'], prices.price_input):,.2f}",
+            ),
+        ),
     )
     page.main(
         figures.main_picture(r.choose(router)),
@@ -184,6 +289,8 @@ def draw_main() -> None:
         )
         if r.tick_s:
             st.caption(page.t("upload.ticks", tick=f"{r.tick_s:.3g}"))
+    cost_place.caption(page.t("cost.custom" if custom else "cost.declared", source=cost.source))
+    return r
 
 
 def draw_strip() -> None:
@@ -275,11 +382,18 @@ def draw_failover() -> None:
 def draw_admission() -> None:
     x = page.body_controls(
         ui.Slider("fleet_burst", 40, low=0, high=200, step=10),
-        ui.Steps("fleet_slo", 10, options=(1, 2, 5, 10, 20, 60)),
     )
-    a = page.study(
-        studies.admission, router=router, burst=x.fleet_burst, slo_s=float(x.fleet_slo), **params
+    chosen = {"router": router, "slo_s": float(v.fleet_slo)}
+    steps = ui.in_steps(
+        page,
+        studies.admission_run,
+        [{"setting": setting} for setting in studies.SETTINGS],
+        burst=x.fleet_burst,
+        **chosen,
+        **params,
     )
+    ran = {name: value for name, value in steps.params.items() if name != "burst"}
+    a = studies.gather_admission(steps.results, **ran)
     rules = a.tables["budgets"]
     page.section(
         "admission",
@@ -294,22 +408,24 @@ def draw_admission() -> None:
         router=page.t(f"option.{router}"),
         separate=count_text(a.refused_short_separate),
         shared=count_text(a.refused_short_shared),
-        slo=x.fleet_slo,
+        slo=v.fleet_slo,
     )
 
 
 def draw_simulation() -> None:
+    r = comparison
+    page.section(
+        "side",
+        figures.fig_fleet_routers(r.tables),
+        tables={"routers": r.tables["routers"].drop(columns=["chosen", "refused_text"])},
+        requests=count_text(r.num_requests),
+        slo=v.fleet_slo,
+    )
     s = page.study(studies.simulation, router=router, **params)
-    cost = COST_PRESETS[v.fleet_cost]
     page.section(
         "simulation",
         figures.fig_fleet_simulation(s.tables),
-        formula=[
-            rf"t(n, c) = {latex_number(cost.linear_s)}\,(n - c) + "
-            rf"{latex_number(cost.quadratic_s)}\,(n^2 - c^2)\ \text{{s}}",
-            rf"t(10^5, 0) = {cost.seconds(100_000):.2f}\ \text{{s}},\quad "
-            rf"t(10^5, 98{{,}}304) = {cost.seconds(100_000, 98_304):.2f}\ \text{{s}}",
-        ],
+        formula=cost_formula(cost),
         tables={name: s.tables[name] for name in ("load", "summary", "histogram")},
         router=page.t(f"option.{router}"),
         served=count_text(s.num_served),
@@ -320,13 +436,8 @@ def draw_simulation() -> None:
     )
 
 
-def latex_number(value: float) -> str:
-    mantissa, exponent = f"{value:.3e}".split("e")
-    return rf"{mantissa} \cdot 10^{{{int(exponent)}}}"
-
-
 with top:
-    draw_main()
+    comparison = draw_main()
 with middle:
     draw_strip()
 with scene_place:

@@ -39,7 +39,10 @@ def _placed(routers: pd.DataFrame) -> tuple[pd.DataFrame, float, float]:
 
 def _high_reuse(table: pd.DataFrame) -> float:
     """End of the reuse axis: a multiple of 20 % with room for a label."""
-    return min(1.0, math.ceil(float(table["reuse"].max()) * 5 + 0.5) / 5) if len(table) else 1.0
+    if table.empty:
+        return 1.0
+    most = float(table[["reuse", "mla_match"]].max().max())
+    return min(1.0, math.ceil(most * 5 + 0.5) / 5)
 
 
 def _label_heights(table: pd.DataFrame, low: float, top: float) -> list[float]:
@@ -76,19 +79,17 @@ def _label_heights(table: pd.DataFrame, low: float, top: float) -> list[float]:
 def main_picture(tables: Tables) -> alt.LayerChart:
     """One mark per router on the same requests.
 
-    Tables: ``routers`` of ``RoutersStudy``. Size is peak over mean load, a vermillion ring the
-    refused share, a line leads to the same router with the ticks of the trace spread out.
+    Tables: ``routers`` of ``RoutersStudy``. The filled mark stands at what was reused, the hollow
+    blue one at what the router believes (MLA blocks seen); they part where a checkpoint is missing.
+    Size is peak over mean load, a vermillion ring the refused share, a line leads to the small
+    mark of the same router with the ticks of the trace spread out.
     """
     table, low, top = _placed(tables["routers"])
     base = style.labelled(alt.Chart(table), "router")
     raw = base.transform_filter("datum.ticks == 'raw'")
     spread = base.transform_filter("datum.ticks == 'spread'")
     high_reuse = _high_reuse(table)
-    x = (
-        alt.X("reuse:Q")
-        .scale(domain=[0, high_reuse], nice=False)
-        .axis(title="fleet.axis.reuse", format="%", tickCount=6)
-    )
+    x, believed = _share_x("reuse", high_reuse), _share_x("mla_match", high_reuse)
     y = (
         alt.Y("shown_s:Q")
         .scale(type="log", domain=[low, top], nice=False)
@@ -110,6 +111,7 @@ def main_picture(tables: Tables) -> alt.LayerChart:
         alt.Tooltip("p95_long_s:Q", format=",.2f", title="fleet.axis.p95_long"),
         alt.Tooltip("peak_to_mean:Q", format=".2f", title="fleet.axis.peak_to_mean"),
         alt.Tooltip("num_refused:Q", format=",", title="fleet.axis.num_refused"),
+        alt.Tooltip("goodput:Q", format=".1%", title="fleet.axis.goodput"),
     ]
     words = (
         "(datum.peak_to_mean > 4 && !datum.label_left ? '\u2003' : '') + datum.router_text"
@@ -123,14 +125,11 @@ def main_picture(tables: Tables) -> alt.LayerChart:
             base.mark_line(color=style.NEUTRAL, strokeWidth=1.5).encode(
                 x, y, alt.Detail("router:N"), alt.Order("ticks:N")
             ),
-            spread.mark_point(color=style.NEUTRAL, size=45, filled=False, opacity=1).encode(
-                x, y, tooltip=tooltip
-            ),
+            spread.mark_point(
+                color=style.NEUTRAL, size=70, filled=True, opacity=1, shape="diamond"
+            ).encode(x, y, tooltip=tooltip),
         ]
     layers += [
-        raw.transform_filter("datum.chosen")
-        .mark_point(filled=False, color=style.NEUTRAL, opacity=1, size=420, strokeWidth=1.5)
-        .encode(x, y),
         raw.transform_filter("datum.refused_share > 0")
         .mark_point(filled=False, color=style.REJECTED, opacity=1)
         .encode(
@@ -153,10 +152,36 @@ def main_picture(tables: Tables) -> alt.LayerChart:
             tooltip=tooltip,
         )
         .add_params(alt.selection_point(name="fleet_router", fields=["router"], nearest=False)),
+        *_belief(raw, x, believed, y, tooltip),
         *_names(named, x, alt.Y("label_s:Q")),
     ]
     chart = layer(*layers).resolve_scale(size="independent")
     return chart.properties(height=420, title="fleet.panel.routers")
+
+
+def _share_x(column: str, high: float) -> alt.X:
+    return (
+        alt.X(f"{column}:Q")
+        .scale(domain=[0, high], nice=False)
+        .axis(title="fleet.axis.reuse", format="%", tickCount=6)
+    )
+
+
+def _belief(
+    raw: alt.Chart, x: alt.X, believed: alt.X, y: alt.Y, tooltip: list[alt.Tooltip]
+) -> list[alt.Chart]:
+    """What the router believes it will find, and how far that is from what could be used."""
+    return [
+        raw.mark_rule(color=style.MLA, strokeWidth=1.5).encode(x, alt.X2("mla_match:Q"), y),
+        raw.mark_point(filled=False, color=style.MLA, opacity=1, strokeWidth=1.8).encode(
+            believed,
+            y,
+            alt.Size("peak_to_mean:Q")
+            .scale(domain=[1, 8], range=[130, 700], clamp=True)
+            .legend(None),
+            tooltip=tooltip,
+        ),
+    ]
 
 
 def _names(named: alt.Chart, x: alt.X, y: alt.Y) -> list[alt.Chart]:

@@ -6,6 +6,7 @@ from k3core.studies.fleet.placement import hash_ring, minimal_perturbation
 from k3core.studies.fleet.replay import ReplayReport, render_text, replay_trace
 from k3core.studies.fleet.requests import request_table
 from k3core.studies.fleet.routers import (
+    RoutersStudy,
     gather,
     load_strip,
     router_run,
@@ -20,6 +21,7 @@ __all__ = [
     "MAX_UPLOAD_MB",
     "ReplayReport",
     "StoredTrace",
+    "RoutersStudy",
     "SETTINGS",
     "admission",
     "admission_run",

@@ -42,6 +42,11 @@ class RoutersStudy:
         rows = self.tables["routers"]
         return {**self.tables, "routers": rows.assign(chosen=rows["router"] == router)}
 
+    def has(self, router: str) -> bool:
+        """Whether that router ran with raw timestamps (a reader may stop a comparison early)."""
+        rows = self.tables["routers"]
+        return bool(((rows["router"] == router) & (rows["ticks"] == "raw")).any())
+
     def row(self, router: str) -> pd.Series:
         """The row of a router with raw timestamps."""
         rows = self.tables["routers"]

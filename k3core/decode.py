@@ -187,13 +187,9 @@ def advance_window(
 def _replay(
     state: Tensor, projections: DraftProjections, num_accepted: int
 ) -> tuple[Tensor, Tensor]:
-    p, running, outputs = projections, state.clone(), []
-    for i in range(num_accepted):
-        out, running = kda.kda_step(p.q[i], p.k[i], p.v[i], p.g[i], p.beta[i], running)
-        outputs.append(out)
-    if not outputs:
-        return running, p.v.new_zeros(*p.v.shape[1:3], 0, p.v.shape[-1])
-    return running, torch.stack(outputs, dim=2)
+    p, n = projections, num_accepted
+    out, running = kda.run_tokens(p.q[:n], p.k[:n], p.v[:n], p.g[:n], p.beta[:n], state=state)
+    return running, out.movedim(0, 2).contiguous()
 
 
 def _check_replay(

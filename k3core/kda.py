@@ -23,12 +23,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from k3core.checks import compute_dtype, require_count, require_float, require_shape
+from k3core.chunked import run_chunks
 from k3core.errors import require
 from k3core.gates import kda_gate, l2_normalize, normalize_qk, sigmoid, silu, softplus_gate
+from k3core.threads import threads_for
 
 __all__ = [
-    "SUB_CHUNK_LEN",
     "KDAState",
+    "advance_state",
     "copy_state",
     "kda_chunk",
     "kda_gate",
@@ -36,14 +38,18 @@ __all__ = [
     "kda_step",
     "l2_normalize",
     "normalize_qk",
+    "run_tokens",
     "short_convolution",
     "sigmoid",
     "silu",
     "softplus_gate",
 ]
 
-SUB_CHUNK_LEN = 16
-"""Tokens whose gates are summed relative to one anchor inside `kda_chunk`."""
+CACHE_LINE_BYTES = 64
+"""Alignment that torch gives each tensor and `run_tokens` each row."""
+
+TOKENS_AT_A_TIME = 512
+"""Tokens whose inputs `run_tokens` brings into shape at once."""
 
 
 class KDAState(NamedTuple):
@@ -110,13 +116,43 @@ def short_convolution(
     return silu(y).to(x.dtype), rows[:, num_tokens:].clone()
 
 
+def advance_state(
+    state: Tensor,
+    decay: Tensor,
+    key: Tensor,
+    query: Tensor,
+    write_key: Tensor,
+    write_value: Tensor,
+    *,
+    new_state: Tensor | None = None,
+    update: Tensor | None = None,
+    out: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """One token on N heads: the one place where the recurrence is written down.
+
+    Args:
+        state: (N, K, V).
+        decay: (N, K, 1) multiplier of the state, ``exp(g)``.
+        key: (N, K, 1).
+        query: (N, 1, K).
+        write_key: (N, 1, K) ``beta * k``.
+        write_value: (N, 1, V) ``beta * v``.
+        new_state, update, out: (N, K, V), (N, 1, V) and (N, 1, V) to write to, none of them an
+            argument from above except that `new_state` may be `state`; None allocates.
+
+    Returns:
+        (out (N, 1, V), new state (N, K, V)).
+    """
+    decayed = torch.mul(state, decay, out=new_state)
+    update = torch.baddbmm(write_value, write_key, decayed, alpha=-1, out=update)
+    new_state = torch.addcmul(decayed, key, update, out=new_state)
+    return torch.bmm(query, new_state, out=out), new_state
+
+
 def kda_step(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
     """One token of the recurrence; the arguments are never changed.
-
-    Sums run over freshly made contiguous products, so that the bits of a result depend on the
-    values only, not on where in memory the arguments lie.
 
     Args:
         q, k: (B, H, K), normalised, `q` scaled.
@@ -132,17 +168,8 @@ def kda_step(
         K3Error: wrong shape or dtype.
     """
     _check_inputs(q, k, v, g, beta, state, sequence=False)
-    dtype = compute_dtype(q, k, v, g, beta, state)
-    decay, key, query, value, strength = (
-        x.to(dtype, copy=True, memory_format=torch.contiguous_format) for x in (g, k, q, v, beta)
-    )
-    decay.exp_()
-    new = state.to(dtype).contiguous() * decay.unsqueeze(-1)
-    predicted = (new * key.unsqueeze(-1)).sum(-2)
-    update = strength.unsqueeze(-1) * (value - predicted)
-    new = new + key.unsqueeze(-1) * update.unsqueeze(-2)
-    out = (new * query.unsqueeze(-1)).sum(-2)
-    return out.to(v.dtype), new.to(state.dtype)
+    out, new = run_tokens(*(x.unsqueeze(0) for x in (q, k, v, g, beta)), state=state)
+    return out[0], new
 
 
 def kda_recurrent(
@@ -164,11 +191,85 @@ def kda_recurrent(
     """
     _check_inputs(q, k, v, g, beta, state, sequence=True)
     state = _initial_state(q, k, v, g, beta, state)
-    outputs = []
-    for t in range(q.shape[2]):
-        out, state = kda_step(q[:, :, t], k[:, :, t], v[:, :, t], g[:, :, t], beta[:, :, t], state)
-        outputs.append(out)
-    return (torch.stack(outputs, dim=2) if outputs else torch.zeros_like(v)), state
+    out, state = run_tokens(*(x.movedim(2, 0) for x in (q, k, v, g, beta)), state=state)
+    return out.movedim(0, 2).contiguous(), state
+
+
+def run_tokens(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`advance_state` over T tokens, written in place on memory of its own.
+
+    The bits of a result depend on the values and on K and V only, not on T, on the number of heads
+    or on where in memory the arguments lie: every row of a product starts on a cache line (sizes
+    that do not fill lines are filled with zeros, which are inert), because a matrix product may
+    sum in another order elsewhere. One thread for small states (`k3core.threads`).
+
+    Args:
+        q, k, g: (T, B, H, K).
+        v: (T, B, H, V).
+        beta: (T, B, H).
+        state: (B, H, K, V), never written.
+
+    Returns:
+        (out (T, B, H, V) in the dtype of `v`, new state (B, H, K, V) in the dtype of `state`, which
+        shares no memory with the argument).
+    """
+    num_tokens, batch, num_heads, dk = k.shape
+    num_rows, dv = batch * num_heads, v.shape[-1]
+    if num_tokens == 0:
+        return torch.zeros_like(v), state.clone()
+    dtype = compute_dtype(q, k, v, g, beta, state)
+    in_place = not wants_gradient(q, k, v, g, beta, state)
+    fill_k, fill_v = (-size % (CACHE_LINE_BYTES // dtype.itemsize) for size in (dk, dv))
+    running = state.reshape(num_rows, dk, dv)
+    if fill_k or fill_v:
+        running = F.pad(running, (0, fill_v, 0, fill_k))
+    wide = narrow = update = None
+    if in_place:
+        wide = torch.empty_like(running, dtype=dtype, memory_format=torch.contiguous_format)
+        update = wide.new_empty(num_rows, 1, dv + fill_v)
+        narrow = wide if state.dtype == dtype else wide.to(state.dtype)
+
+    outputs: list[Tensor] = []
+    with threads_for(num_rows * dk * dv):
+        for start in range(0, num_tokens, TOKENS_AT_A_TIME):
+            part = slice(start, start + TOKENS_AT_A_TIME)
+            key, query, value, log_decay = (
+                _lines(x[part], dtype, num_rows, fill)
+                for x, fill in ((k, fill_k), (q, fill_k), (v, fill_v), (g, fill_k))
+            )
+            strength = beta[part].to(dtype).reshape(-1, num_rows, 1, 1)
+            rows = (
+                log_decay.exp().transpose(2, 3),
+                key.transpose(2, 3),
+                query,
+                key * strength,
+                value * strength,
+            )
+            made = torch.empty_like(value) if in_place else None
+            targets = [None] * len(value) if made is None else made.unbind(0)
+            outs = []
+            for target, *row in zip(targets, *(x.unbind(0) for x in rows), strict=True):
+                out, new = advance_state(running, *row, new_state=wide, update=update, out=target)
+                if state.dtype == dtype:
+                    running = new
+                else:
+                    running = new.to(state.dtype) if narrow is None else narrow.copy_(new)
+                outs.append(out)
+            made = torch.stack(outs) if made is None else made
+            outputs.append(made[..., :dv].reshape(-1, batch, num_heads, dv).to(v.dtype))
+    if fill_k or fill_v:
+        running = running[:, :dk, :dv].contiguous()
+    out = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    return out, running.view(batch, num_heads, dk, dv)
+
+
+def _lines(x: Tensor, dtype: torch.dtype, num_rows: int, fill: int) -> Tensor:
+    """(T, B, H, D) -> contiguous (T, N, 1, D + fill) whose rows start on cache lines."""
+    rows = x.to(dtype).reshape(-1, num_rows, 1, x.shape[-1])
+    rows = F.pad(rows, (0, fill)) if fill else rows.contiguous()
+    return rows.clone() if rows.data_ptr() % CACHE_LINE_BYTES else rows
 
 
 def kda_chunk(
@@ -180,15 +281,11 @@ def kda_chunk(
     state: Tensor | None = None,
     chunk_size: int = 64,
 ) -> tuple[Tensor, Tensor]:
-    """The same result as `kda_recurrent`, `chunk_size` tokens at a time (WY form).
+    """The same result as `kda_recurrent`, `chunk_size` tokens at a time (`k3core.chunked`).
 
-    Inside a chunk, with G the cumulative log-decay: ``A = stril(beta_i <k_i e^(G_i-G_j), k_j>)``,
-    ``V' = (I + A)^-1 beta (V - e^G K S)``, ``O = e^G Q S + tril(<q_i e^(G_i-G_j), k_j>) V'``. Every
-    exponential has an exponent <= 0 for log-decays <= 0: gates are summed inside sub-chunks of 16,
-    products between sub-chunks are anchored at the border between them, products inside one take
-    ``G_i - G_j`` directly. Nothing overflows, whatever the gate and the chunk size.
-
-    A state of low precision is rounded once at the end, not after each token.
+    Every decay factor is a product of `exp(g)` over a run of tokens, so that nothing overflows for
+    log-decays <= 0, whatever the gate and the chunk size. A state of low precision is rounded once
+    at the end, not after each token.
 
     Args:
         q, k, g: (B, H, T, K).
@@ -206,100 +303,29 @@ def kda_chunk(
     require_count("chunk_size", chunk_size, least=1)
     _check_inputs(q, k, v, g, beta, state, sequence=True)
     state = _initial_state(q, k, v, g, beta, state)
-    num_tokens = q.shape[2]
+    batch, num_heads, num_tokens, dk = k.shape
     if num_tokens == 0:
-        return torch.zeros_like(v), state
+        return torch.zeros_like(v), state.clone()
     dtype = compute_dtype(q, k, v, g, beta, state)
-    chunk_len = min(chunk_size, num_tokens)
-    sub_len = min(SUB_CHUNK_LEN, chunk_len)
-    query, key, value, log_decay = (_split(x.to(dtype), chunk_len, sub_len) for x in (q, k, v, g))
-    strength = _split(beta.to(dtype).unsqueeze(-1), chunk_len, sub_len)
-
-    to_here = log_decay.cumsum(-2)  # from the sub-chunk start through this token
-    after_here = _sum_after(log_decay)  # after this token to the sub-chunk end
-    totals = to_here[..., -1:, :]  # of one sub-chunk
-    before_sub = totals.cumsum(-3) - totals
-    keys_products, query_products = _decayed_products(query, key, to_here, after_here, totals)
-
-    flat = (*query.shape[:3], query.shape[3] * sub_len)
-    since_start = (to_here + before_sub).exp()
-    until_end = (after_here + _sum_after(totals.squeeze(-2)).unsqueeze(-2)).exp()
-    query_in = (query * since_start).reshape(*flat, query.shape[-1])
-    key_in = (key * since_start * strength).reshape(*flat, key.shape[-1])
-    key_out = (key * until_end).reshape(*flat, key.shape[-1])
-    rhs = torch.cat([key_in, (value * strength).reshape(*flat, value.shape[-1])], dim=-1)
-    lower = keys_products * strength.reshape(*flat, 1)
-    solved = torch.linalg.solve_triangular(lower, rhs, upper=False, unitriangular=True)
-    from_state, own = solved.split([key.shape[-1], value.shape[-1]], dim=-1)
-    chunk_decay = totals.sum(-3).squeeze(-2).exp().unsqueeze(-1)
-
-    running, outputs = state.to(dtype), []
-    for n in range(query.shape[2]):
-        update = own[:, :, n] - from_state[:, :, n] @ running
-        outputs.append(query_in[:, :, n] @ running + query_products[:, :, n] @ update)
-        running = chunk_decay[:, :, n] * running + key_out[:, :, n].transpose(-1, -2) @ update
-    out = torch.stack(outputs, dim=2)[..., :chunk_len, :].flatten(2, 3)[:, :, :num_tokens]
-    return out.to(v.dtype).contiguous(), running.to(state.dtype)
+    running = state.to(dtype, copy=True, memory_format=torch.contiguous_format).flatten(0, 1)
+    heads = [x.flatten(0, 1) for x in (q, k, v, g, beta)]
+    in_place = not wants_gradient(q, k, v, g, beta, state)
+    with threads_for(batch * num_heads * min(chunk_size, num_tokens) * dk):
+        out, new = run_chunks(*heads, state=running, chunk_len=chunk_size, in_place=in_place)
+    return out.view(v.shape), new.to(state.dtype).view(state.shape)
 
 
-def _decayed_products(
-    query: Tensor, key: Tensor, to_here: Tensor, after_here: Tensor, totals: Tensor
-) -> tuple[Tensor, Tensor]:
-    """``<k_i e^(G_i-G_j), k_j>`` for j < i and ``<q_i e^(G_i-G_j), k_j>`` for j <= i.
-
-    Args:
-        query, key, to_here, after_here: (B, H, N, M, L, K), M sub-chunks of L tokens per chunk.
-        totals: (B, H, N, M, 1, K).
-
-    Returns:
-        Two (B, H, N, M*L, M*L) lower-triangular matrices, the first with a zero diagonal.
-    """
-    num_subs, sub_len = key.shape[3], key.shape[4]
-    stacked = torch.stack([key, query])
-    columns = []
-    for j in range(sub_len):
-        decay = (to_here[..., j:, :] - to_here[..., j : j + 1, :]).exp()
-        column = (stacked[..., j:, :] * decay * key[..., j : j + 1, :]).sum(-1)
-        columns.append(F.pad(column, (j, 0)))
-    diagonal = torch.stack(columns, dim=-1)
-
-    rows = []
-    for a in range(num_subs):
-        blocks = [diagonal[:, :, :, :, a]]
-        if a > 0:
-            left = stacked[:, :, :, :, a] * to_here[:, :, :, a].exp()
-            between = _sum_after(totals[:, :, :, :a].squeeze(-2)).unsqueeze(-2)
-            right = (key[:, :, :, :a] * (after_here[:, :, :, :a] + between).exp()).flatten(3, 4)
-            blocks.insert(0, left @ right.transpose(-1, -2))
-        row = torch.cat(blocks, dim=-1)
-        rows.append(F.pad(row, (0, (num_subs - 1 - a) * sub_len)))
-    both = torch.cat(rows, dim=-2)
-    return both[0].tril(-1), both[1]
-
-
-def _split(x: Tensor, chunk_len: int, sub_len: int) -> Tensor:
-    """(B, H, T, D) -> (B, H, chunks, sub-chunks, sub_len, D); zero rows fill the ends.
-
-    A zero row is inert: it decays by exp(0) and writes nothing.
-    """
-    batch, num_heads, num_tokens, size = x.shape
-    chunks = F.pad(x, (0, 0, 0, -num_tokens % chunk_len))
-    chunks = chunks.reshape(batch, num_heads, -(-num_tokens // chunk_len), chunk_len, size)
-    subs = F.pad(chunks, (0, 0, 0, -chunk_len % sub_len))
-    return subs.reshape(*chunks.shape[:3], -(-chunk_len // sub_len), sub_len, size)
-
-
-def _sum_after(x: Tensor) -> Tensor:
-    """Sum over the rows (axis -2) after each row."""
-    return F.pad(x[..., 1:, :], (0, 0, 0, 1)).flip(-2).cumsum(-2).flip(-2)
+def wants_gradient(*tensors: Tensor) -> bool:
+    """Whether a result of these tensors would be differentiated."""
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 def _initial_state(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor | None
 ) -> Tensor:
-    """Zeros for None, else a copy, so that a result never shares memory with the argument."""
+    """The state, or zeros for None."""
     if state is not None:
-        return state.clone()
+        return state
     batch, num_heads, _, dk = k.shape
     shape = (batch, num_heads, dk, v.shape[-1])
     return torch.zeros(shape, dtype=compute_dtype(q, k, v, g, beta), device=v.device)

@@ -461,8 +461,8 @@ def test_faults_leave_the_real_modules_alone():
 
 def test_two_faults_do_not_meet():
     first, second = v.subject_with("undecayed_delta"), v.subject_with("conv_not_rolled_back")
-    assert first.kda.kda_step.__qualname__.startswith("undecayed_delta")
-    assert second.kda.kda_step.__qualname__ == "kda_step"
+    assert first.kda.advance_state.__qualname__.startswith("undecayed_delta")
+    assert second.kda.advance_state.__qualname__ == "advance_state"
     assert first.decode.advance_window.__qualname__ == "advance_window"
 
 

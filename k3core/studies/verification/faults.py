@@ -21,30 +21,36 @@ HEALTHY = "healthy"
 def undecayed_delta(subject: Subject) -> None:
     """The delta is taken on the state before its decay (source text 1.3)."""
 
-    def kda_step(
-        q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
+    def advance_state(
+        state: Tensor,
+        decay: Tensor,
+        key: Tensor,
+        query: Tensor,
+        write_key: Tensor,
+        write_value: Tensor,
+        *,
+        new_state: Tensor | None = None,
+        update: Tensor | None = None,
+        out: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        predicted = (state * k.unsqueeze(-1)).sum(-2)
-        update = beta.unsqueeze(-1) * (v - predicted)
-        new = g.exp().unsqueeze(-1) * state + k.unsqueeze(-1) * update.unsqueeze(-2)
-        return (new * q.unsqueeze(-1)).sum(-2).to(v.dtype), new.to(state.dtype)
+        update = torch.baddbmm(write_value, write_key, state.to(decay.dtype), alpha=-1, out=update)
+        new_state = torch.addcmul(state * decay, key, update, out=new_state)
+        return torch.bmm(query, new_state, out=out), new_state
 
-    subject.kda.kda_step = kda_step
+    subject.kda.advance_state = advance_state
 
 
 def gate_multiplier(subject: Subject) -> None:
     """The log-decay itself multiplies the state, without the exponential (source text 1.3)."""
+    real = subject.kda.advance_state
 
-    def kda_step(
-        q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
+    def advance_state(
+        state: Tensor, decay: Tensor, *rest: Tensor, **room: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        new = g.unsqueeze(-1) * state
-        predicted = (new * k.unsqueeze(-1)).sum(-2)
-        update = beta.unsqueeze(-1) * (v - predicted)
-        new = new + k.unsqueeze(-1) * update.unsqueeze(-2)
-        return (new * q.unsqueeze(-1)).sum(-2).to(v.dtype), new.to(state.dtype)
+        out, new_state = real(state, decay.log(), *rest, **room)
+        return out, new_state
 
-    subject.kda.kda_step = kda_step
+    subject.kda.advance_state = advance_state
 
 
 def beta_bf16_replay(subject: Subject) -> None:

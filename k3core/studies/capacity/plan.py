@@ -12,16 +12,18 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from k3core.capacity.block_pool import BlockPool
+from k3core.capacity.configs import parse_config
 from k3core.capacity.memory import RequestMemory
-from k3core.capacity.pools import GIB, SplitPools
-from k3core.capacity.presets import ModelPreset, get_preset
-from k3core.capacity.profiles import EngineProfile, get_profile
+from k3core.capacity.model import ModelPreset
+from k3core.capacity.planner import CapacityPlan, Deployment, Pool, Target, inverse
+from k3core.capacity.planner import plan as make_plan
+from k3core.capacity.pools import SplitPools
+from k3core.capacity.profiles import EngineProfile
 from k3core.capacity.rollback import RollbackCost, rollback_cost
 from k3core.capacity.schemes import SCHEMES
+from k3core.capacity.warnings import PlanWarning, find_warnings
 from k3core.errors import CapacityError, require
 from k3core.units import bytes_text
-
-Pool = SplitPools | BlockPool
 
 MIN_TOKENS, MAX_TOKENS = 512, 2**20
 _GRID_STEPS_PER_OCTAVE = 16
@@ -30,6 +32,7 @@ TOKEN_GRID = tuple(
     for i in range(_GRID_STEPS_PER_OCTAVE * int(math.log2(MAX_TOKENS // MIN_TOKENS)) + 1)
 )
 RATIO_GRID = tuple(round(10 ** (i / 20 - 1), 4) for i in range(41))
+CUSTOM = "custom"
 
 
 @dataclass(frozen=True)
@@ -41,135 +44,178 @@ class CapacityStudy:
         roofs: requests in flight against the mean length, one row per roof and length.
         point: the deployment as it stands: mean length, requests admitted, verdict.
         marks: places of direct labels: both roofs and the knee.
-        by_tp: state, window, MLA, break-even and block per parallel degree.
+        by_tp: state, window, MLA, break-even and block per common parallel degree.
+        every_tp: the same for every degree that divides the heads.
         growth: memory against length per parallel degree, with the crossing per degree.
-        schemes: every rollback scheme at this draft length, and what it admits.
+        schemes: every rollback scheme at this draft length, what it admits and moves per step.
         pools: used and idle bytes of each pool at the operating point.
         ratios: requests admitted against the pool ratio (empty for one pool of blocks).
         profile: the engine rule behind the roofs.
+        limits: every roof at the mean length with its slack.
     """
 
     tables: dict[str, pd.DataFrame]
-    model: ModelPreset
-    memory: RequestMemory
-    cost: RollbackCost
-    pool: Pool
-    profile: EngineProfile
-    mean_tokens: int
-    max_requests: int
-    verdict: str
-    request_bytes: int
-    idle_bytes: int
+    planned: CapacityPlan
+    warnings: tuple[PlanWarning, ...]
+    target: Target
     best_ratio: float
     best_ratio_requests: int
 
     @property
-    def reuse_starts_at(self) -> int:
-        """Shortest prompt that can hit a prefix of one block: block + 1 (last token recomputed)."""
-        return self.memory.block_tokens() + 1
+    def model(self) -> ModelPreset:
+        return self.planned.model
+
+    @property
+    def memory(self) -> RequestMemory:
+        return self.planned.memory
+
+    @property
+    def cost(self) -> RollbackCost:
+        return self.planned.cost
+
+    @property
+    def pool(self) -> Pool:
+        return self.planned.pool
+
+    @property
+    def profile(self) -> EngineProfile:
+        return self.planned.profile
+
+    @property
+    def mean_tokens(self) -> int:
+        return self.planned.mean_tokens
+
+    @property
+    def max_requests(self) -> int:
+        return self.planned.max_requests
+
+    @property
+    def verdict(self) -> str:
+        return self.planned.verdict.value
+
+    @property
+    def request_bytes(self) -> int:
+        return int(self.tables["bill"]["bytes"].sum())
+
+    @property
+    def idle_bytes(self) -> int:
+        return self.pool.idle_bytes(self.mean_tokens)
 
 
-def make_pool(
-    cost: RollbackCost,
-    budget_bytes: int,
-    pool_rule: str,
-    state_pool_ratio: float,
-    slots_per_request: int,
-    block_quantum: int,
-) -> Pool:
-    """The pool of an engine rule: ``split`` (two static pools) or ``blocks`` (one pool)."""
-    if get_profile(pool_rule).code == "split":
-        return SplitPools(cost, budget_bytes, state_pool_ratio, slots_per_request)
-    return BlockPool(cost, budget_bytes, block_quantum)
-
-
-def plan(
+def deployment(
     model: str = "kimi-k3",
     tp: int = 8,
     state_dtype: str = "float32",
     mla_dtype: str = "float8",
     conv_dtype: str = "bfloat16",
     draft_len: int = 7,
+    drafter_layers: int = 0,
     rollback_scheme: str = "raw-inputs",
     mean_tokens: int = 8192,
+    context_len: int = 131_072,
     budget_gib: float = 28.5,
     pool_rule: str = "split",
     state_pool_ratio: float = 0.9,
     slots_per_request: int = 5,
     block_quantum: int = 128,
-) -> CapacityStudy:
-    """What one request costs and how many fit.
+    max_running: int = 0,
+    config: str = "",
+) -> Deployment:
+    """The planner's input under the names of the page's controls.
 
     Args:
-        model: code of a preset.
-        tp: tensor-parallel degree; divides the KDA heads.
+        model: code of a model, or ``custom`` for the one in ``config``.
+        tp: tensor-parallel degree; divides the heads.
         state_dtype, mla_dtype, conv_dtype: formats by name.
         draft_len: drafts per step, 0 for plain decoding.
-        rollback_scheme: code of ``k3core.capacity.rollback.SCHEMES``.
+        drafter_layers: attention layers of the drafter.
+        rollback_scheme: code of ``k3core.capacity.schemes.SCHEMES``.
         mean_tokens: mean length of a running request, input and output, in tokens.
+        context_len: longest sequence in tokens.
         budget_gib: cache memory of one rank in GiB.
         pool_rule: ``split`` or ``blocks``.
         state_pool_ratio, slots_per_request: act in ``split``.
         block_quantum: acts in ``blocks``; also sizes the blocks of the table per degree.
+        max_running: the engine's cap on running requests, 0 for none.
+        config: text of a ``config.json``; used by the model ``custom`` only.
+    """
+    require(mean_tokens >= 1, f"mean_tokens={mean_tokens} must be at least 1 token", CapacityError)
+    return Deployment(
+        model=model,
+        tp=tp,
+        context=context_len,
+        mean_tokens=mean_tokens,
+        drafts=draft_len,
+        rollback=rollback_scheme,
+        budget_gib=budget_gib,
+        state_dtype=state_dtype,
+        conv_dtype=conv_dtype,
+        mla_dtype=mla_dtype,
+        drafter_layers=drafter_layers,
+        pool_rule=pool_rule,
+        quantum=block_quantum,
+        state_pool_ratio=state_pool_ratio,
+        slots_per_request=slots_per_request,
+        max_running=max_running,
+        preset=parse_config(config).preset if model == CUSTOM else None,
+    )
+
+
+def plan(target_requests: int = 64, **inputs: object) -> CapacityStudy:
+    """What one request costs and how many fit; ``inputs`` as in `deployment`.
+
+    Args:
+        target_requests: requests in flight for which the inverse is solved.
 
     Raises:
         CapacityError: a value is impossible; the message names the remedy.
     """
-    require(mean_tokens >= 1, f"mean_tokens={mean_tokens} must be at least 1 token", CapacityError)
-    require(budget_gib > 0, f"budget_gib={budget_gib} must be positive", CapacityError)
-    preset, profile = get_preset(model), get_profile(pool_rule)
-    memory = RequestMemory(preset, tp, state_dtype, conv_dtype, mla_dtype)
-    cost = rollback_cost(memory, rollback_scheme, draft_len)
-    budget = math.floor(budget_gib * GIB)
-
-    def pool_for(some: RollbackCost, ratio: float = state_pool_ratio) -> Pool:
-        return make_pool(some, budget, pool_rule, ratio, slots_per_request, block_quantum)
-
-    pool = pool_for(cost)
-    bill = bill_table(pool, mean_tokens)
+    planned = make_plan(deployment(**inputs))  # type: ignore[arg-type]
+    memory, pool, mean = planned.memory, planned.pool, planned.mean_tokens
     ratios = pd.DataFrame(columns=["ratio", "requests"])
     best_ratio, best_requests = 0.0, 0
-    if pool_rule == "split":
-        admitted = [pool_for(cost, ratio).max_requests(mean_tokens) for ratio in RATIO_GRID]
+    if isinstance(pool, SplitPools):
+        admitted = [replace(pool, ratio=ratio).max_requests(mean) for ratio in RATIO_GRID]
         ratios = pd.DataFrame({"ratio": RATIO_GRID, "requests": admitted})
         best_requests = max(admitted)
         best_ratio = RATIO_GRID[admitted.index(best_requests)]
+    quantum = planned.deployment.quantum
     return CapacityStudy(
         tables={
-            "bill": bill,
+            "bill": bill_table(pool, mean),
             "roofs": _roof_table(pool),
-            "point": _point_table(pool, mean_tokens),
+            "point": _point_table(pool, mean),
             "marks": _mark_table(pool),
-            "by_tp": _tp_table(memory, block_quantum),
+            "by_tp": _tp_table(memory, quantum, memory.model.valid_tps),
+            "every_tp": _tp_table(memory, quantum, memory.model.all_tps),
             "growth": _growth_table(memory),
-            "schemes": _scheme_table(memory, rollback_scheme, draft_len, mean_tokens, pool_for),
-            "pools": _pool_table(pool, mean_tokens),
+            "schemes": _scheme_table(planned, lambda cost: replace(pool, cost=cost)),
+            "pools": _pool_table(pool, mean),
             "ratios": ratios,
             "ratio_point": pd.DataFrame(
-                {"ratio": [state_pool_ratio], "requests": [pool.max_requests(mean_tokens)]}
-            ),
-            "profile": pd.DataFrame(
                 {
-                    "engine": [profile.engine],
-                    "version": [profile.version],
-                    "date": [profile.date],
-                    "source": [profile.source],
+                    "ratio": [planned.deployment.state_pool_ratio],
+                    "requests": [pool.max_requests(mean)],
                 }
             ),
+            "profile": profile_table(planned.profile),
+            "limits": pd.DataFrame(
+                [(roof.code, roof.requests, roof.slack) for roof in planned.roofs],
+                columns=["roof", "requests", "slack"],
+            ),
         },
-        model=preset,
-        memory=memory,
-        cost=cost,
-        pool=pool,
-        profile=profile,
-        mean_tokens=mean_tokens,
-        max_requests=pool.max_requests(mean_tokens),
-        verdict=pool.verdict(mean_tokens).value,
-        request_bytes=int(bill["bytes"].sum()),
-        idle_bytes=pool.idle_bytes(mean_tokens),
+        planned=planned,
+        warnings=find_warnings(planned),
+        target=inverse(planned, target_requests),
         best_ratio=best_ratio,
         best_ratio_requests=best_requests,
     )
+
+
+def profile_table(profile: EngineProfile) -> pd.DataFrame:
+    """An engine's rule as one row."""
+    names = ("engine", "version", "date", "block_rule", "slots", "retention", "source")
+    return pd.DataFrame({name: [getattr(profile, name)] for name in names})
 
 
 def bill_table(pool: Pool, mean_tokens: int) -> pd.DataFrame:
@@ -224,9 +270,9 @@ def _mark_table(pool: Pool) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["mark", "mean_tokens", "requests"])
 
 
-def _tp_table(memory: RequestMemory, block_quantum: int) -> pd.DataFrame:
+def _tp_table(memory: RequestMemory, block_quantum: int, tps: tuple[int, ...]) -> pd.DataFrame:
     rows = []
-    for tp in memory.model.valid_tps:
+    for tp in tps:
         one = replace(memory, tp=tp)
         rows.append(
             {
@@ -259,16 +305,12 @@ def _growth_table(memory: RequestMemory) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["memory", "tp", "tokens", "bytes", "chosen"])
 
 
-def _scheme_table(
-    memory: RequestMemory,
-    chosen: str,
-    draft_len: int,
-    mean_tokens: int,
-    pool_for: Callable[[RollbackCost], Pool],
-) -> pd.DataFrame:
+def _scheme_table(planned: CapacityPlan, pool_for: Callable[[RollbackCost], Pool]) -> pd.DataFrame:
+    """Traffic is per step in which half of the drafts, rounded down, and the bonus are kept."""
+    memory, drafts = planned.memory, planned.deployment.drafts
     rows = []
     for code, scheme in SCHEMES.items():
-        cost = rollback_cost(memory, code, draft_len)
+        cost = rollback_cost(memory, code, drafts)
         rows.append(
             {
                 "scheme": code,
@@ -279,11 +321,14 @@ def _scheme_table(
                 "bytes_per_token_layer": cost.record_bytes_per_token_layer
                 or memory.state_bytes_per_layer,
                 "rows_or_slots": cost.num_rows or cost.num_slots,
-                "requests": pool_for(cost).max_requests(mean_tokens),
+                "step_bytes": cost.step_traffic(1 + drafts // 2).total,
+                "requests": pool_for(cost).max_requests(planned.mean_tokens),
                 "numerics": scheme.numerics.value,
+                "commit": scheme.commit.value,
+                "rounded": ", ".join(scheme.rounded),
                 "engine": scheme.engine,
                 "source": scheme.source,
-                "chosen": code == chosen,
+                "chosen": code == planned.deployment.rollback,
             }
         )
     return pd.DataFrame(rows)

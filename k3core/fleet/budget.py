@@ -5,13 +5,16 @@ not requests, and separate budgets keep a burst of one class from starving anoth
 gives no numbers; every budget and weight here is declared by the caller.
 
 A request that does not fit is refused (``mode="reject"``) or waits (``mode="queue"``). Waiting is
-first in, first out within a class, and a class never waits behind another one.
+first in, first out within a class, and a class never waits behind another one. Where weights differ
+within a class (tokens, for example), a heavy head would hold back light ones that fit:
+``max_overtakes`` lets so many of them pass each head, and no more, so that nobody starves.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from k3core.errors import BudgetError, require
@@ -28,10 +31,12 @@ class Ticket(NamedTuple):
     item: object = None
 
 
-class _Waiting(NamedTuple):
+@dataclass(slots=True)
+class _Waiting:
     order: int
     weight: int
     item: object
+    num_overtaken: int = 0
 
 
 class BudgetController:
@@ -43,6 +48,7 @@ class BudgetController:
         mode: ``"reject"`` or ``"queue"``.
         lanes: the lane whose budget a class draws on; without it every class has its own lane,
             of its own name. Two classes in one lane share one budget (no isolation).
+        max_overtakes: later requests of its class that may enter before a waiting one.
 
     Raises:
         BudgetError: a budget or weight is not a positive integer, a class has no lane, a lane
@@ -55,10 +61,16 @@ class BudgetController:
         weights: Mapping[str, int],
         mode: str = "reject",
         lanes: Mapping[str, str] | None = None,
+        max_overtakes: int = 0,
     ) -> None:
         lanes = {cls: cls for cls in weights} if lanes is None else dict(lanes)
         require(
             mode in MODES, f"mode={mode!r} is unknown; allowed: {', '.join(MODES)}", BudgetError
+        )
+        require(
+            isinstance(max_overtakes, int) and max_overtakes >= 0,
+            f"max_overtakes={max_overtakes!r} must be an integer >= 0",
+            BudgetError,
         )
         require(bool(weights), "weights must name at least one class", BudgetError)
         for name, table in (("budgets", budgets), ("weights", weights)):
@@ -86,6 +98,7 @@ class BudgetController:
         self.budgets = dict(budgets)
         self.weights = dict(weights)
         self.lanes = lanes
+        self.max_overtakes = max_overtakes
         self._usage = dict.fromkeys(budgets, 0)
         self._held: dict[int, Ticket] = {}
         self._queues: dict[str, deque[_Waiting]] = {cls: deque() for cls in weights}
@@ -95,7 +108,9 @@ class BudgetController:
 
     def fresh(self) -> BudgetController:
         """An empty controller with the same budgets, weights, mode and lanes."""
-        return BudgetController(self.budgets, self.weights, self.mode, self.lanes)
+        return BudgetController(
+            self.budgets, self.weights, self.mode, self.lanes, self.max_overtakes
+        )
 
     def admit(self, cls: str, weight: int | None = None, item: object = None) -> Ticket | None:
         """Ask for admission of one request.
@@ -124,7 +139,10 @@ class BudgetController:
                 "it could never be admitted",
                 BudgetError,
             )
-        if not self._queues[cls] and self._fits(cls, weight):
+        queue = self._queues[cls]
+        if self._fits(cls, weight) and (not queue or queue[0].num_overtaken < self.max_overtakes):
+            for waiting in queue:
+                waiting.num_overtaken += 1
             return self._grant(cls, weight, item)
         if self.mode == "reject":
             self._rejected[cls] += 1
@@ -181,25 +199,42 @@ class BudgetController:
         return ticket
 
     def _let_in(self, lane: str) -> list[Ticket]:
-        """Admit waiting requests of one lane: the oldest head of a class that fits, repeatedly.
+        """Admit waiting requests of one lane: the oldest that may enter and fits, repeatedly.
 
-        A head that does not fit holds back its own class only. In a lane shared by classes, light
-        requests can therefore overtake a heavy head for as long as they keep coming: that is what
-        sharing costs.
+        A head that does not fit holds back its own class only (all but ``max_overtakes`` of it).
+        In a lane shared by classes, light requests can therefore overtake a heavy head for as long
+        as they keep coming: that is what sharing costs.
         """
         granted: list[Ticket] = []
         classes = [cls for cls in self.weights if self.lanes[cls] == lane]
         while True:
             ready = [
-                (queue[0].order, cls)
+                (self._queues[cls][at].order, cls, at)
                 for cls in classes
-                if (queue := self._queues[cls]) and self._fits(cls, queue[0].weight)
+                if (at := self._first_that_may(cls)) is not None
             ]
             if not ready:
                 return granted
-            cls = min(ready)[1]
-            head = self._queues[cls].popleft()
-            granted.append(self._grant(cls, head.weight, head.item))
+            _, cls, at = min(ready)
+            queue = self._queues[cls]
+            chosen = queue[at]
+            del queue[at]
+            for index in range(at):
+                queue[index].num_overtaken += 1
+            granted.append(self._grant(cls, chosen.weight, chosen.item))
+
+    def _first_that_may(self, cls: str) -> int | None:
+        """Place of the first waiting request that fits; None when it would pass too many."""
+        queue = self._queues[cls]
+        if not queue:
+            return None
+        if self._fits(cls, queue[0].weight):
+            return 0
+        # The head has been overtaken at least as often as anyone behind it.
+        if queue[0].num_overtaken >= self.max_overtakes:
+            return None
+        free = self.budgets[self.lanes[cls]] - self._usage[self.lanes[cls]]
+        return next((at for at, waiting in enumerate(queue) if waiting.weight <= free), None)
 
 
 def _require_count(name: str, value: object) -> None:

@@ -11,7 +11,11 @@ Seconds are those of the declared model, not measurements: K3's report publishes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from k3core.capacity.presets import PRESETS, ModelPreset
 from k3core.errors import K3Error, require
@@ -106,6 +110,42 @@ class PrefillCost:
         return self.quadratic_s * self.peak_flops_per_s * self.efficiency
 
     @classmethod
+    def calibrated(
+        cls, measured: Sequence[tuple[int, int, float]], code: str = "calibrated"
+    ) -> PrefillCost:
+        """The cost model that fits measured prefills best.
+
+        Two triples fix the linear and the quadratic part; with three or more the constant part is
+        fitted as well: least squares of the relative error, no part below 0.
+
+        Args:
+            measured: (prompt tokens, cached tokens, seconds to first token), alone on the node.
+            code: name of the result.
+
+        Raises:
+            K3Error: fewer than two triples, one that is impossible, or lengths that cannot tell
+                the parts apart.
+        """
+        require(len(measured) >= 2, f"measured has {len(measured)} triples; two or more are needed")
+        for input_len, cached_len, seconds in measured:
+            require(
+                0 <= cached_len < input_len and 0 < seconds < float("inf"),
+                f"measured: ({input_len}, {cached_len}, {seconds}) must have "
+                "0 <= cached < prompt and positive seconds",
+            )
+        rows = np.array([(n - c, n * n - c * c, 1.0) for n, c, _ in measured], np.float64)
+        target = np.array([seconds for _, _, seconds in measured])
+        parts = _least_squares(rows[:, : 3 if len(measured) > 2 else 2], target)
+        linear_s, quadratic_s, fixed_s = (*parts, 0.0)[:3]
+        return cls(
+            code,
+            float(linear_s),
+            float(quadratic_s),
+            float(fixed_s),
+            f"fitted to {len(measured)} measured prefills",
+        )
+
+    @classmethod
     def from_preset(
         cls,
         preset: ModelPreset,
@@ -139,6 +179,35 @@ class PrefillCost:
             source=f"{preset.title} sizes on {peak_flops_per_s / 1e12:,.0f} TFLOP/s "
             f"at {efficiency:.0%}",
         )
+
+
+def _least_squares(rows: NDArray[np.float64], target: NDArray[np.float64]) -> list[float]:
+    """Coefficients >= 0 with the least squared relative error: the best subset of columns."""
+    num_parts = rows.shape[1]
+    weighted = rows / target[:, None]
+    scale = np.abs(weighted).max(axis=0)
+    weighted = weighted / scale
+    best: tuple[float, list[float]] | None = None
+    for chosen in range(1, 1 << num_parts):
+        columns = [part for part in range(num_parts) if chosen >> part & 1]
+        found, _, rank, _ = np.linalg.lstsq(weighted[:, columns], np.ones(len(target)), rcond=1e-12)
+        if rank < len(columns):
+            require(
+                chosen != (1 << num_parts) - 1,
+                "measured: the lengths are too much alike to tell the parts of the cost apart",
+            )
+            continue
+        if (found < 0).any():
+            continue
+        error = float(np.square(weighted[:, columns] @ found - 1).sum())
+        if best is None or error < best[0] - 1e-15:
+            values = [0.0] * num_parts
+            for part, value in zip(columns, found, strict=True):
+                values[part] = float(value / scale[part])
+            best = (error, values)
+    if best is None:
+        raise K3Error("measured: no cost with parts >= 0 fits")
+    return best[1]
 
 
 def _mooncake_llama3_70b() -> PrefillCost:

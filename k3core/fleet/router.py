@@ -306,30 +306,29 @@ class MooncakeRouter(PrefixLoadRouter):
     fetches = True
 
     def choose(self, request: int, now: float) -> int:
-        self.elsewhere = self.fleet.best_reuse(
-            self.workload.segments.path(request), int(self.workload.input_len[request])
-        )
+        self._look(request, self.workload.segments.path(request))
         return super().choose(request, now)
 
     def estimate_s(self, request: int, cluster: int) -> float:
-        path = self.workload.segments.path(request)
-        self.elsewhere = self.fleet.best_reuse(path, int(self.workload.input_len[request]))
-        return self._prefill_s(request, path, cluster)
+        # Called right after ``choose`` for the same request: what was seen there still holds.
+        return self._prefill_s(request, (), cluster)
 
     def fetch(self, best: tuple[int, int], local: tuple[int, int]) -> bool:
         """Whether the best prefix of the fleet is worth a transfer: both (blocks, tokens)."""
         return best[1] > self.settings.balancing_threshold * local[1]
 
+    def _look(self, request: int, path: Sequence[int]) -> None:
+        input_len = int(self.workload.input_len[request])
+        self.local = {c: self.fleet.reuse(path, input_len, c) for c in self.fleet.alive}
+        self.best = max(self.local.values(), key=lambda match: (match[1], match[0]))
+
     def _prefill_s(self, request: int, path: Sequence[int], cluster: int) -> float:
         input_len = int(self.workload.input_len[request])
-        local = self.fleet.reuse(path, input_len, cluster)
-        if not self.fetch(self.elsewhere, local):
+        local = self.local[cluster]
+        if not self.fetch(self.best, local):
             return self.fleet.cost.seconds(input_len, local[1])
-        fetched = self.elsewhere[1] - local[1]
-        return (
-            self.fleet.cost.seconds(input_len, self.elsewhere[1])
-            + fetched * self.settings.transfer_s_per_token
-        )
+        fetched_s = (self.best[1] - local[1]) * self.settings.transfer_s_per_token
+        return self.fleet.cost.seconds(input_len, self.best[1]) + fetched_s
 
 
 class DynamoRouter(Router):

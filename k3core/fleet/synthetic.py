@@ -1,9 +1,17 @@
-"""A synthetic workload: conversations that grow, over a system prompt that everyone shares.
+"""Generated workloads: growing conversations, hub prefixes, long-tailed lengths.
+
+``synthetic_workload``: conversations that grow, over system prompts that many share.
 
 Turn t of a session repeats the whole of turn t-1, its answer, and a new message; so the full
 blocks of a prompt are shared with the session's earlier turns and its partial last block is not.
 Sessions come in two kinds: chats that start short and documents that start long. Turns arrive in
 a Poisson stream, each drawn from the sessions with log-normal weights (a few sessions are busy).
+
+``hub_workload``: one-off prompts over a few system prompts, the case that defeats the longest
+prefix. ``lognormal_workload``: the length law of PrfaaS (arXiv:2604.15039), nothing shared.
+
+Every generator can be bursty: gaps follow a gamma law whose standard deviation is ``arrival_cv``
+times their mean (1: Poisson; the Azure 2023 code trace has 13).
 """
 
 from __future__ import annotations
@@ -11,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from k3core.errors import require
+from k3core.errors import K3Error, require
 from k3core.fleet.cache import BLOCK_LEN
 from k3core.fleet.workload import LONG_THRESHOLD, Workload
 
@@ -26,6 +34,7 @@ def synthetic_workload(
     hub_len: int = 2 * BLOCK_LEN,
     long_threshold: int = LONG_THRESHOLD,
     seed: int = 0,
+    arrival_cv: float = 1.0,
 ) -> Workload:
     """Generate requests of growing sessions; the same arguments give the same bytes.
 
@@ -38,17 +47,17 @@ def synthetic_workload(
         hub_len: tokens of the system prompt, rounded down to whole blocks.
         long_threshold: prompts of at least this many tokens are of class ``long``.
         seed: of every draw.
+        arrival_cv: standard deviation of the gaps between arrivals over their mean.
 
     Raises:
         K3Error: a count or rate that is not positive, or a share outside [0, 1].
     """
     require(num_requests >= 1, f"num_requests={num_requests} must be >= 1")
     require(num_sessions >= 1, f"num_sessions={num_sessions} must be >= 1")
-    require(0 < rate_per_s < np.inf, f"rate_per_s={rate_per_s} must be positive and finite")
     require(0 <= long_share <= 1, f"long_share={long_share} must be in [0, 1]")
     require(hub_len >= 0, f"hub_len={hub_len} must be >= 0")
     rng = np.random.default_rng(seed)
-    arrival_s = np.cumsum(rng.exponential(1.0 / rate_per_s, num_requests))
+    arrival_s = arrival_times(num_requests, rate_per_s, arrival_cv, rng)
 
     activity = rng.lognormal(0.0, 1.3, num_sessions)
     session = rng.choice(num_sessions, num_requests, p=activity / activity.sum())
@@ -65,7 +74,7 @@ def synthetic_workload(
     input_len = num_hub_blocks * BLOCK_LEN + np.maximum(1, opening).astype(np.int64)[session]
     input_len += _earlier_in_session(session, output_len + message)
     input_len = np.minimum(input_len, MAX_INPUT_LEN)
-    block_ids, block_offsets = _blocks(session, input_len, num_sessions, num_hub_blocks)
+    block_ids, block_offsets = session_blocks(session, input_len, num_sessions, num_hub_blocks)
     return Workload(
         arrival_s=arrival_s,
         input_len=input_len,
@@ -75,6 +84,137 @@ def synthetic_workload(
         sessions=session.astype(np.uint64),
         long_threshold=long_threshold,
     )
+
+
+def hub_workload(
+    num_requests: int = 1800,
+    rate_per_s: float = 2.0,
+    num_hubs: int = 3,
+    hub_len: int = 8 * BLOCK_LEN,
+    tail_len: int = 1500,
+    seed: int = 0,
+    arrival_cv: float = 1.0,
+    long_threshold: int = LONG_THRESHOLD,
+) -> Workload:
+    """One-off prompts, each over one of a few system prompts; hub h is drawn with weight 1/(h+1).
+
+    Args:
+        num_requests: requests, each a session of its own.
+        rate_per_s: mean arrivals per second.
+        num_hubs: system prompts.
+        hub_len: tokens of each, rounded down to whole blocks.
+        tail_len: median tokens after the hub (log-normal, sigma 0.9).
+        seed, arrival_cv, long_threshold: as ``synthetic_workload``.
+
+    Raises:
+        K3Error: a count, length or rate out of range.
+    """
+    require(num_requests >= 1, f"num_requests={num_requests} must be >= 1")
+    require(num_hubs >= 1, f"num_hubs={num_hubs} must be >= 1")
+    require(hub_len >= BLOCK_LEN, f"hub_len={hub_len} must be >= {BLOCK_LEN}")
+    require(tail_len >= 1, f"tail_len={tail_len} must be >= 1")
+    rng = np.random.default_rng(seed)
+    arrival_s = arrival_times(num_requests, rate_per_s, arrival_cv, rng)
+    weight = 1.0 / np.arange(1, num_hubs + 1)
+    hub = rng.choice(num_hubs, num_requests, p=weight / weight.sum())
+    tail = np.maximum(1, rng.lognormal(np.log(tail_len), 0.9, num_requests)).astype(np.int64)
+    hub_blocks = hub_len // BLOCK_LEN
+    input_len = np.minimum(hub_blocks * BLOCK_LEN + tail, MAX_INPUT_LEN)
+    ids, offsets = session_blocks(np.arange(num_requests), input_len, num_requests, 0)
+    depth = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
+    in_hub = depth < hub_blocks
+    ids += num_hubs * hub_blocks
+    ids[in_hub] = (np.repeat(hub, np.diff(offsets)) * hub_blocks + depth)[in_hub]
+    return Workload(
+        arrival_s=arrival_s,
+        input_len=input_len,
+        output_len=_output_len(num_requests, rng),
+        block_ids=ids,
+        block_offsets=offsets,
+        sessions=np.arange(num_requests).astype(np.uint64),
+        long_threshold=long_threshold,
+    )
+
+
+def lognormal_workload(
+    num_requests: int = 1800,
+    rate_per_s: float = 2.0,
+    seed: int = 0,
+    arrival_cv: float = 1.0,
+    long_threshold: int = LONG_THRESHOLD,
+) -> Workload:
+    """Prompts of PrfaaS: log-normal (mu 9.90, sigma 1.00) cut to [128, 128K], 1,024 tokens out.
+
+    Lengths outside the range are drawn again. Nothing is shared between requests.
+
+    Raises:
+        K3Error: a count or rate out of range.
+    """
+    require(num_requests >= 1, f"num_requests={num_requests} must be >= 1")
+    rng = np.random.default_rng(seed)
+    arrival_s = arrival_times(num_requests, rate_per_s, arrival_cv, rng)
+    length = rng.lognormal(9.90, 1.00, num_requests)
+    while len(outside := np.flatnonzero((length < 128) | (length > 131_072))):
+        length[outside] = rng.lognormal(9.90, 1.00, len(outside))
+    input_len = length.astype(np.int64)
+    ids, offsets = session_blocks(np.arange(num_requests), input_len, num_requests, 0)
+    return Workload(
+        arrival_s=arrival_s,
+        input_len=input_len,
+        output_len=np.full(num_requests, 1024, np.int64),
+        block_ids=ids,
+        block_offsets=offsets,
+        sessions=np.arange(num_requests).astype(np.uint64),
+        long_threshold=long_threshold,
+    )
+
+
+GENERATORS = ("sessions", "hubs", "lognormal")
+
+
+def generated_workload(
+    kind: str,
+    num_requests: int = 1800,
+    rate_per_s: float = 2.0,
+    arrival_cv: float = 1.0,
+    seed: int = 0,
+    long_threshold: int = LONG_THRESHOLD,
+) -> Workload:
+    """A workload of one of the ``GENERATORS``, otherwise with its defaults.
+
+    Raises:
+        K3Error: an unknown kind or a number out of range.
+    """
+    common = {"arrival_cv": arrival_cv, "seed": seed, "long_threshold": long_threshold}
+    if kind == "sessions":
+        sessions = max(1, num_requests * 5 // 6)
+        return synthetic_workload(num_requests, sessions, rate_per_s, **common)  # type: ignore[arg-type]
+    if kind == "hubs":
+        return hub_workload(num_requests, rate_per_s, **common)  # type: ignore[arg-type]
+    if kind == "lognormal":
+        return lognormal_workload(num_requests, rate_per_s, **common)  # type: ignore[arg-type]
+    raise K3Error(f"generator={kind!r} is unknown; allowed: {', '.join(GENERATORS)}")
+
+
+def arrival_times(
+    num: int, rate_per_s: float, arrival_cv: float, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """(num,) seconds, a renewal process of gamma gaps; Poisson when ``arrival_cv`` is 1.
+
+    Raises:
+        K3Error: a rate or variation that is not positive and finite.
+    """
+    require(0 < rate_per_s < np.inf, f"rate_per_s={rate_per_s} must be positive and finite")
+    require(0 < arrival_cv < np.inf, f"arrival_cv={arrival_cv} must be positive and finite")
+    mean_s = 1.0 / rate_per_s
+    if arrival_cv == 1.0:
+        return np.cumsum(rng.exponential(mean_s, num))
+    shape = arrival_cv**-2
+    return np.cumsum(rng.gamma(shape, mean_s / shape, num))
+
+
+def _output_len(num: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    return np.maximum(1, rng.lognormal(np.log(300), 0.7, num)).astype(np.int64)
 
 
 def _earlier_in_session(session: NDArray[np.int64], amount: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -89,7 +229,7 @@ def _earlier_in_session(session: NDArray[np.int64], amount: NDArray[np.int64]) -
     return result
 
 
-def _blocks(
+def session_blocks(
     session: NDArray[np.int64],
     input_len: NDArray[np.int64],
     num_sessions: int,

@@ -1,31 +1,23 @@
-"""Requests as columns, and the reader of Mooncake traces.
+"""Requests as columns.
 
 A workload holds its requests in arrays, in order of arrival; no object stands for a request, so a
-million of them fit in memory. ``Request`` is the view of one.
-
-Trace format (Mooncake, FAST'25 release): one JSON object per line with ``timestamp`` (ms),
-``input_length``, ``output_length`` (tokens) and ``hash_ids``: an integer per block of 512 prompt
-tokens, equal when the block and everything before it are equal; the last block may be partial.
+million of them fit in memory. ``Request`` is the view of one. Traces are read by
+``k3core.fleet.trace_files``.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
 import math
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from io import BytesIO
 from itertools import chain
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from k3core.errors import TraceError, require
+from k3core.errors import require
 from k3core.fleet.cache import BLOCK_LEN
 from k3core.fleet.ring import SessionId, session_key
 from k3core.fleet.segments import Segments
@@ -36,11 +28,6 @@ LONG_THRESHOLD = 16_384
 
 HUB_CHILDREN = 50
 """A block followed by at least this many different blocks is a hub (a system prompt)."""
-
-MAX_TRACE_BYTES = 1 << 30
-_MAX_ID = 2**63 - 1
-_decode = json.JSONDecoder().raw_decode
-_FIELDS = ("timestamp", "input_length", "output_length", "hash_ids")
 
 
 class Request(NamedTuple):
@@ -130,7 +117,7 @@ class Workload:
             input_len=np.array([row.input_len for row in rows], np.int64),
             output_len=np.array([row.output_len for row in rows], np.int64),
             block_ids=np.fromiter(chain.from_iterable(row.block_ids for row in rows), np.int64),
-            block_offsets=_offsets(sizes),
+            block_offsets=offsets_of(sizes),
             sessions=np.array([session_key(row.session_id) for row in rows], np.uint64),
             long_threshold=long_threshold,
         )
@@ -255,122 +242,6 @@ def sessions_from_blocks(
     return sessions
 
 
-def read_trace(
-    path: str | Path,
-    long_threshold: int = LONG_THRESHOLD,
-    max_bytes: int = MAX_TRACE_BYTES,
-) -> Workload:
-    """Read a Mooncake trace from a ``.jsonl`` or ``.jsonl.gz`` file.
-
-    Every line is a request or an error: nothing is skipped (blank lines hold no request).
-
-    Raises:
-        TraceError: the file cannot be read, is larger than ``max_bytes`` when unpacked, holds no
-            request, or has a bad line (``error.line`` is its number).
-    """
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(max_bytes + 1)
-    except OSError as error:
-        raise TraceError(f"cannot read {str(path)!r}: {error.strerror}") from error
-    return parse_trace(data, long_threshold, max_bytes)
-
-
-def parse_trace(
-    data: bytes,
-    long_threshold: int = LONG_THRESHOLD,
-    max_bytes: int = MAX_TRACE_BYTES,
-) -> Workload:
-    """Parse the bytes of a Mooncake trace; gzip is recognised by its first two bytes.
-
-    Requests are sorted by timestamp, ties in file order; the first one arrives at 0 s.
-
-    Raises:
-        TraceError: as ``read_trace``.
-    """
-    rows, numbers = [], []
-    for number, line in enumerate(_unpack(data, max_bytes).split(b"\n"), 1):
-        if line := line.strip():
-            rows.append(_parse_line(line, number))
-            numbers.append(number)
-    require(bool(rows), "the trace holds no request", TraceError)
-    return _columns(rows, long_threshold)
-
-
-def _unpack(data: bytes, max_bytes: int) -> bytes:
-    limit = f"the trace is larger than {max_bytes:,} bytes"
-    if not data.startswith(b"\x1f\x8b"):
-        if len(data) > max_bytes:
-            raise TraceError(limit)
-        return data
-    try:
-        with gzip.GzipFile(fileobj=BytesIO(data)) as file:
-            text = file.read(max_bytes + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise TraceError(f"the gzip file is damaged: {error}") from error
-    if len(text) > max_bytes:
-        raise TraceError(f"{limit} when unpacked")
-    return text
-
-
-def _parse_line(line: bytes, number: int) -> dict[str, Any]:
-    """The request on one line, or a ``TraceError`` that names the line and the field."""
-    try:
-        text = line.decode()
-        row, end = _decode(text)
-    except (ValueError, RecursionError) as error:
-        raise TraceError(f"not a JSON object: {getattr(error, 'msg', error)}", number) from error
-    if end != len(text):
-        raise TraceError("text after the JSON object; one request per line", number)
-    if type(row) is not dict:
-        raise TraceError(f"a request must be a JSON object, not {type(row).__name__}", number)
-    _check_row(row, number)
-    return row
-
-
-def _columns(rows: Sequence[dict[str, Any]], long_threshold: int) -> Workload:
-    time_ms = np.array([row["timestamp"] for row in rows], np.float64)
-    order = np.argsort(time_ms, kind="stable").tolist()
-    rows = [rows[index] for index in order]
-    time_ms = time_ms[order]
-    block_ids = np.fromiter(chain.from_iterable(row["hash_ids"] for row in rows), np.int64)
-    block_offsets = _offsets([len(row["hash_ids"]) for row in rows])
-    return Workload(
-        arrival_s=(time_ms - time_ms[0]) / 1000.0,
-        input_len=np.array([row["input_length"] for row in rows], np.int64),
-        output_len=np.array([row["output_length"] for row in rows], np.int64),
-        block_ids=block_ids,
-        block_offsets=block_offsets,
-        sessions=sessions_from_blocks(block_ids, block_offsets),
-        long_threshold=long_threshold,
-    )
-
-
-def _check_row(row: dict[str, Any], number: int) -> None:
-    try:
-        time, num_in, num_out, ids = map(row.__getitem__, _FIELDS)
-    except KeyError as error:
-        raise TraceError(f"field {error.args[0]!r} is missing", number) from error
-    if type(time) not in (int, float) or not 0 <= time < 1e15:
-        raise TraceError(f"timestamp={time!r} must be a number of milliseconds >= 0", number)
-    if type(num_in) is not int or not 1 <= num_in < 2**31:
-        raise TraceError(f"input_length={num_in!r} must be an integer >= 1 (tokens)", number)
-    if type(num_out) is not int or not 0 <= num_out < 2**31:
-        raise TraceError(f"output_length={num_out!r} must be an integer >= 0 (tokens)", number)
-    if type(ids) is not list:
-        raise TraceError(f"hash_ids must be a list, not {type(ids).__name__}", number)
-    distinct = set(ids) if set(map(type, ids)) == {int} else set()
-    if not distinct or min(distinct) < 0 or max(distinct) > _MAX_ID:
-        raise TraceError("hash_ids must hold integers 0..2**63-1", number)
-    expected = -(-num_in // BLOCK_LEN)
-    if len(ids) != expected:
-        raise TraceError(
-            f"hash_ids has {len(ids)} ids; {num_in} tokens are {expected} blocks of {BLOCK_LEN}",
-            number,
-        )
-    if len(distinct) != expected:
-        raise TraceError("hash_ids repeats an id; ids stand for a block and its prefix", number)
-
-
-def _offsets(sizes: Sequence[int]) -> NDArray[np.int64]:
+def offsets_of(sizes: Sequence[int]) -> NDArray[np.int64]:
+    """(N+1,) running sums of N sizes, from 0."""
     return np.concatenate(([0], np.cumsum(np.array(sizes, np.int64)))).astype(np.int64)

@@ -182,19 +182,23 @@ def _row(setting: str, cls: str, result: FleetResult, slo_s: float) -> dict[str,
 
 
 def _budget_table(p: FleetParams) -> pd.DataFrame:
+    """The rule of each class; ``held_at_once`` counts requests and is empty for token budgets."""
+    by_class = p.weigh == "class"
     total = p.budget_short + p.budget_long
+    rows = (
+        ("short", p.weight_short, p.budget_short, p.tokens_short),
+        ("long", p.weight_long, p.budget_long, p.tokens_long),
+    )
     return pd.DataFrame(
         [
             {
                 "cls": cls,
-                "weight": weight,
-                "budget": budget,
-                "held_at_once": budget // weight,
-                "held_at_once_shared": total // weight,
+                "unit": "weight" if by_class else f"{p.weigh}_tokens",
+                "weight": weight if by_class else None,
+                "budget": budget if by_class else tokens,
+                "held_at_once": budget // weight if by_class else None,
+                "held_at_once_shared": total // weight if by_class else None,
             }
-            for cls, weight, budget in (
-                ("short", p.weight_short, p.budget_short),
-                ("long", p.weight_long, p.budget_long),
-            )
+            for cls, weight, budget, tokens in rows
         ]
     )

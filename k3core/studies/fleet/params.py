@@ -9,9 +9,10 @@ from functools import lru_cache
 from k3core.errors import require
 from k3core.fleet.budget import BudgetController
 from k3core.fleet.cost import PrefillCost, prefill_cost
+from k3core.fleet.decode_stage import DecodeStage
 from k3core.fleet.result import FleetResult
 from k3core.fleet.simulator import Failure, FleetSimulator
-from k3core.fleet.synthetic import synthetic_workload
+from k3core.fleet.synthetic import generated_workload, synthetic_workload
 from k3core.fleet.workload import Workload
 from k3core.studies.fleet.traces import trace_workload
 
@@ -26,13 +27,23 @@ class FleetParams:
     Attributes:
         trace: key of an uploaded trace, or empty for the synthetic workload.
         num_requests: requests in all, or the first ones of a trace.
-        num_sessions, rate_per_s: of the synthetic workload.
+        source: kind of synthetic workload, one of ``GENERATORS``.
+        num_sessions: of the kind ``sessions``.
+        rate_per_s, arrival_cv: arrivals of a synthetic workload (1: Poisson).
         speed: how many times faster a trace is replayed.
         num_clusters, vnodes, blocks: the fleet; ``blocks`` MLA blocks of cache per cluster.
-        cost, rule: codes of ``COST_PRESETS`` and ``CHECKPOINT_RULES``.
+        servers: prefill servers of each cluster.
+        decode_tokens, decode_ms: token budget of each cluster's decode stage and milliseconds per
+            generated token; budget 0 leaves the stage out.
+        cost: code of ``COST_PRESETS``.
+        rule: retention policy as ``k3core.fleet.cache.retention`` reads it.
+        checkpoint_blocks: MLA blocks that a checkpoint takes of the cache.
         constants: seconds per request, per token and per squared token that replace those of
             ``cost``; empty keeps the preset.
         admission: ``none``, ``reject`` or ``queue``, with a budget of its own per class.
+        weigh: what a request takes of its budget: ``class`` (its weight), ``total`` or
+            ``uncached`` (its tokens; the budgets are then ``tokens_short``, ``tokens_long``).
+        class_by: what makes a request long: ``total`` or ``uncached`` tokens.
         kill_cluster, kill_minute, down_minutes: one failure; minute 0 means none, and 0 minutes
             down that it does not come back.
     """
@@ -41,6 +52,8 @@ class FleetParams:
     num_requests: int = 1800
     num_sessions: int = 1500
     rate_per_s: float = 2.0
+    source: str = "sessions"
+    arrival_cv: float = 1.0
     speed: float = 1.0
     num_clusters: int = 8
     vnodes: int = 160
@@ -48,6 +61,14 @@ class FleetParams:
     cost: str = "kimi-k3"
     rule: str = "junction"
     constants: tuple[float, ...] = ()
+    servers: int = 1
+    decode_tokens: int = 0
+    decode_ms: float = 20.0
+    checkpoint_blocks: int = 0
+    weigh: str = "class"
+    class_by: str = "total"
+    tokens_short: int = 262_144
+    tokens_long: int = 4_194_304
     admission: str = "none"
     budget_short: int = 12
     budget_long: int = 12
@@ -76,7 +97,10 @@ class FleetParams:
         if self.trace:
             head = trace_workload(self.trace).head(self.num_requests)
             return head if self.speed == 1 else head.faster(self.speed)
-        return _synthetic(self.num_requests, self.num_sessions, self.rate_per_s, self.seed)
+        sessions = self.num_sessions if self.source == "sessions" else 0
+        return _synthetic(
+            self.source, self.num_requests, sessions, self.rate_per_s, self.arrival_cv, self.seed
+        )
 
     @property
     def prefill(self) -> PrefillCost:
@@ -100,13 +124,15 @@ class FleetParams:
         Raises:
             BudgetError: a weight exceeds its budget.
         """
-        weights = {"short": self.weight_short, "long": self.weight_long}
+        if self.weigh == "class":
+            weights = {"short": self.weight_short, "long": self.weight_long}
+            budgets = {"short": self.budget_short, "long": self.budget_long}
+        else:  # every request brings its own weight in tokens
+            weights = dict.fromkeys(CLASSES, 1)
+            budgets = {"short": self.tokens_short, "long": self.tokens_long}
         if shared:
-            total = {"all": self.budget_short + self.budget_long}
-            return BudgetController(total, weights, mode, SHARED_LANE)
-        return BudgetController(
-            {"short": self.budget_short, "long": self.budget_long}, weights, mode
-        )
+            return BudgetController({"all": sum(budgets.values())}, weights, mode, SHARED_LANE)
+        return BudgetController(budgets, weights, mode)
 
     def simulator(
         self, router: str = "session", admission: BudgetController | None = None
@@ -120,7 +146,14 @@ class FleetParams:
             capacity_blocks=self.blocks,
             cost=self.prefill,
             rule=self.rule,
+            checkpoint_blocks=self.checkpoint_blocks,
+            servers=self.servers,
+            decode=DecodeStage(self.decode_tokens, self.decode_ms / 1e3)
+            if self.decode_tokens
+            else None,
             admission=admission,
+            admission_by=self.weigh,
+            class_by=self.class_by,
             failures=self.failures,
             vnodes=self.vnodes,
             seed=self.seed,
@@ -137,5 +170,16 @@ def _run(params: FleetParams, router: str) -> FleetResult:
 
 
 @lru_cache(maxsize=8)
-def _synthetic(num_requests: int, num_sessions: int, rate_per_s: float, seed: int) -> Workload:
-    return synthetic_workload(num_requests, num_sessions, rate_per_s, seed=seed)
+def _synthetic(
+    source: str,
+    num_requests: int,
+    num_sessions: int,
+    rate_per_s: float,
+    arrival_cv: float,
+    seed: int,
+) -> Workload:
+    if source == "sessions":
+        return synthetic_workload(
+            num_requests, num_sessions, rate_per_s, arrival_cv=arrival_cv, seed=seed
+        )
+    return generated_workload(source, num_requests, rate_per_s, arrival_cv, seed)

@@ -9,7 +9,8 @@ from typing import Any
 
 from k3core.fleet.result import LOAD_UNIT, ROUTER_LOAD_UNIT, FleetResult
 from k3core.fleet.simulator import DEFAULT_VNODES, FleetSimulator
-from k3core.fleet.workload import LONG_THRESHOLD, read_trace
+from k3core.fleet.trace_files import read_trace
+from k3core.fleet.workload import LONG_THRESHOLD
 from k3core.units import count_text, percent_text, seconds_text
 
 

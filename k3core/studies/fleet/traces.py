@@ -8,7 +8,7 @@ from hashlib import blake2b
 from threading import Lock
 
 from k3core.errors import TraceError
-from k3core.fleet.workload import Workload, parse_trace
+from k3core.fleet import Workload, parse_trace
 
 MAX_UPLOAD_MB = 16
 MAX_UNPACKED_BYTES = 64 << 20

@@ -331,6 +331,9 @@ def draw_stairs() -> None:
         {"sharing": pictures["sharing"]},
         columns=1,
         tables={"sharing": steps.tables["sharing"]},
+        many=steps.sharing_hits("chunk_end", 1600),
+        few=steps.sharing_hits("chunk_end", 1500),
+        saved=steps.sharing_hits("junction", 1500),
     )
 
 

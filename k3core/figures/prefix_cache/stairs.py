@@ -61,7 +61,7 @@ def _stairs(table: pd.DataFrame) -> alt.Chart:
 def _published(points: pd.DataFrame, rule: pd.DataFrame) -> alt.LayerChart:
     """Both axes are square roots: the first blocks have room, and zero is on them."""
     end = int(rule["blocks"].max())
-    ticks = [value for value in (0, 1, 2, 3, 4, 7, 14, 23, 40, 70, 100) if value <= end]
+    ticks = [value for value in (0, 1, 2, 4, 7, 14, 23, 40, 70, 100) if value <= end]
     scale = alt.Scale(type="sqrt", domain=[0, end], nice=False)
     x = alt.X("blocks:Q").scale(scale)
     y = alt.Y("hit_blocks:Q").scale(scale)
@@ -71,7 +71,7 @@ def _published(points: pd.DataFrame, rule: pd.DataFrame) -> alt.LayerChart:
         .mark_line(interpolate="step-after", strokeWidth=2)
         .encode(
             x.axis(title="prefix_cache.axis.blocks", values=ticks, format="d", grid=False),
-            y.axis(title="prefix_cache.axis.hit_blocks", values=ticks, format="d"),
+            y.axis(title="prefix_cache.axis.hit_blocks", values=ticks[::2], format="d"),
             alt.Color("series:N")
             .scale(domain=lines, range=[style.ACCEPTED, style.NEUTRAL])
             .legend(style.legend(symbolType="stroke", symbolSize=300))
@@ -87,12 +87,10 @@ def _published(points: pd.DataFrame, rule: pd.DataFrame) -> alt.LayerChart:
             y,
             alt.Fill("verdict:N")
             .scale(domain=verdicts, range=[style.MLA, style.REJECTED])
-            .legend(style.legend())
-            .title(None),
+            .legend(None),
             alt.Shape("verdict:N")
             .scale(domain=verdicts, range=["circle", "cross"])
-            .legend(style.legend())
-            .title(None),
+            .legend(None),
             tooltip=[
                 alt.Tooltip("source:N", title="prefix_cache.axis.source"),
                 alt.Tooltip("verdict_text:N", title="prefix_cache.axis.verdict"),

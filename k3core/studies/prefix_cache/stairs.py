@@ -78,6 +78,11 @@ class StairsStudy:
     num_off: int
     num_reproduced: int
 
+    def sharing_hits(self, rule: str, shared: int) -> int:
+        """Prompts of 64 that hit under ``rule`` with ``shared`` tokens in common."""
+        table = self.tables["sharing"].set_index(["rule", "shared"])
+        return int(table.loc[(rule, shared), "hits"])
+
 
 def stairs(
     model: str = "kimi-k3",

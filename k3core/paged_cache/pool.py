@@ -205,6 +205,43 @@ class PagePool:
         view.flags.writeable = self.is_writable(page)
         return view
 
+    def copy_page(self, source: int, target: int) -> None:
+        """Copy all bytes of a readable page into a writable one of the same kind.
+
+        Costs nothing as long as nobody asked this pool for bytes.
+
+        Raises:
+            PageError: a page is out of range, ``source`` holds nothing, ``target`` may not be
+                written, or their kinds differ; nothing is changed.
+        """
+        self._require_readable(self._page_list(source), None)
+        kind = PageKind(self._kinds[source])
+        self._require_owned(self._page_list(target), kind)
+        if not self.is_writable(target):
+            raise PageError(f"page {target} is shared or published: it may not be written")
+        if self._buffer is not None:
+            self._buffer[target] = self._buffer[source]
+
+    def clear_pages(self, pages: int | Iterable[int]) -> None:
+        """Zero writable pages: what a state page needs before a request without a prefix uses it.
+
+        A page that keeps its kind is handed out with its old bytes (vLLM #56524).
+
+        Raises:
+            PageError: a page is out of range, named twice, or may not be written.
+        """
+        ids = self._page_list(pages)
+        for page in ids:
+            if not self.is_writable(page):
+                raise PageError(f"page {page} is shared or published: it may not be written")
+        if self._buffer is not None:
+            self._buffer[ids] = 0
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether the byte buffer exists; before that the pool is accounting only."""
+        return self._buffer is not None
+
     def is_writable(self, page: int) -> bool:
         """True when the page has one reference and is not published."""
         (page,) = self._page_list(page)

@@ -29,8 +29,9 @@ of a hit, and those that it drops on eviction.
 """
 
 from k3core.prefix_cache.block_hash import PromptHashes, chained_hash, token_bytes
-from k3core.prefix_cache.cache import PrefixCache, Published, Registration
+from k3core.prefix_cache.cache import PrefixCache, Published
 from k3core.prefix_cache.chunks import chunk_ends, fragmented_chunk_ends, next_chunk_end
+from k3core.prefix_cache.entries import Registration
 from k3core.prefix_cache.grid import EffectiveGrid, common_block, require_multiple
 from k3core.prefix_cache.hit import (
     DRAFTER_DROP,

@@ -123,6 +123,14 @@ class PromptHashes:
         prompt._tail = None
         return prompt
 
+    def copy(self) -> PromptHashes:
+        """The same prompt, to grow on its own."""
+        other = PromptHashes((), self.hash_block_tokens, self._root, self._media)
+        other._hashes = list(self._hashes)
+        other._num_tokens = self._num_tokens
+        other._tail = self._tail
+        return other
+
     @property
     def num_tokens(self) -> int:
         """Tokens so far, those of the last partial block included."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from k3core.errors import CacheError, require
 from k3core.prefix_cache.block_hash import PromptHashes
-from k3core.prefix_cache.entries import CacheEntries
+from k3core.prefix_cache.entries import CacheEntries, Registration
 from k3core.prefix_cache.hit import (
     DRAFTER_DROP,
     EVICTED,
@@ -19,13 +19,6 @@ from k3core.prefix_cache.hit import (
     PrefixHit,
 )
 from k3core.prefix_cache.tree import MLA
-
-
-class Registration(NamedTuple):
-    """Ticket of one ``register`` call; names whose bytes are meant when prompts overlap."""
-
-    number: int
-    block_hashes: tuple[bytes, ...]
 
 
 class Published(NamedTuple):

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from k3core.errors import CacheError, require, require_count
 from k3core.prefix_cache.journal import CacheEvent, Journal
 from k3core.prefix_cache.tree import MLA, PrefixTree, Slot
+
+
+class Registration(NamedTuple):
+    """Ticket of one ``register`` call; names whose bytes are meant when prompts overlap."""
+
+    number: int
+    block_hashes: tuple[bytes, ...]
 
 
 class CacheEntries:
@@ -137,6 +144,20 @@ class CacheEntries:
     def has_checkpoint(self, block_hash: bytes) -> bool:
         """Whether every group has one at the boundary that ``block_hash`` ends."""
         return not self._missing_groups(block_hash)
+
+    def is_fork(self, block_hash: bytes) -> bool:
+        """Whether known prompts part at the end of this block."""
+        node = self._tree.nodes.get(block_hash)
+        return node is not None and len(node.children) > 1
+
+    def holds(self, ticket: Registration, block_hash: bytes) -> bool:
+        """Whether the block is pending for this registration."""
+        return self._holds(block_hash, ticket.number)
+
+    def block_payload(self, block_hash: bytes) -> Any:
+        """Payload of a ready block, None otherwise."""
+        slot = self._tree.slot(block_hash, MLA)
+        return slot.payload if slot is not None and slot.ready else None
 
     def block_state(self, block_hash: bytes) -> str:
         """``ready``, ``pending`` or ``absent``."""

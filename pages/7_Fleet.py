@@ -2,19 +2,21 @@
 
 from collections.abc import Callable
 
+import pandas as pd
 import streamlit as st
 
 from k3core import ui
 from k3core.errors import TraceError
 from k3core.figures import fleet as figures
-from k3core.fleet.cache import CHECKPOINT_RULES
 from k3core.fleet.cost import COST_PRESETS, PrefillCost
-from k3core.fleet.router import ROUTERS
+from k3core.fleet.router import ALL_ROUTERS, ROUTERS
+from k3core.fleet.synthetic import GENERATORS
 from k3core.studies import fleet as studies
 from k3core.ui.controls import Values
 from k3core.units import count_text, percent_text, seconds_text
 
 MAX_REQUESTS = 12_500  # of a trace: every router replays them, twice where timestamps are coarse
+RULES = ("dense", "replay", "junction", "none", "every-8", "every-32")
 SCENES = ("ring", "failover", "admission", "simulation")
 
 page = ui.frame("fleet")
@@ -56,7 +58,9 @@ def cost_formula(cost: PrefillCost) -> list[str]:
 
 trace = uploaded_trace()
 with middle:
-    router = page.choice("fleet_router", tuple(ROUTERS))
+    more = page.body_controls(ui.Toggle("fleet_more", False)).fleet_more
+    codes = tuple(ALL_ROUTERS if more else ROUTERS)
+    router = page.choice("fleet_router", codes)
 with scene_place:
     scene = page.choice("fleet_scene", SCENES)
 
@@ -74,25 +78,51 @@ def run_minutes(values: Values) -> int:
     return max(2, round(values["fleet_requests"] / values["fleet_rate"] / 60))
 
 
+def keeps_many(values: Values) -> bool:
+    return values["fleet_rule"] != "none"
+
+
+def decodes(values: Values) -> bool:
+    return bool(values["fleet_decode"])
+
+
 def has_budgets(values: Values) -> bool:
     return scene == "admission" or values["fleet_admission"] != "none"
 
 
+def has_weights(values: Values) -> bool:
+    return has_budgets(values) and values["fleet_weigh"] == "class"
+
+
+def has_tokens(values: Values) -> bool:
+    return has_budgets(values) and values["fleet_weigh"] != "class"
+
+
 synthetic = trace is None
 v = page.controls(
+    ui.Choice(
+        "fleet_source", "sessions", "workload", options=GENERATORS, shown=lambda values: synthetic
+    ),
     ui.Steps("fleet_requests", 1800, "workload", options=request_counts),
     ui.Steps(
         "fleet_sessions",
         1500,
         "workload",
         options=(100, 300, 600, 1000, 1500, 3000),
-        shown=lambda values: synthetic,
+        shown=lambda values: synthetic and values["fleet_source"] == "sessions",
     ),
     ui.Steps(
         "fleet_rate",
         2.0,
         "workload",
         options=(0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0),
+        shown=lambda values: synthetic,
+    ),
+    ui.Steps(
+        "fleet_burstiness",
+        1.0,
+        "workload",
+        options=(0.5, 1.0, 2.0, 4.0, 8.0, 13.0),
         shown=lambda values: synthetic,
     ),
     ui.Steps(
@@ -103,25 +133,44 @@ v = page.controls(
         shown=lambda values: not synthetic,
     ),
     ui.Slider("cluster_count", 8, "fleet", low=2, high=32),
+    ui.Slider("fleet_servers", 1, "fleet", low=1, high=8),
     ui.Steps("vnodes", 160, "fleet", options=(1, 2, 4, 8, 16, 40, 80, 160, 320)),
     ui.Steps("fleet_blocks", 4000, "fleet", options=(250, 500, 1000, 2000, 4000, 8000, 16000)),
     ui.Choice("fleet_cost", "kimi-k3", "fleet", options=tuple(COST_PRESETS)),
-    ui.Choice("fleet_rule", "junction", "fleet", options=CHECKPOINT_RULES),
+    ui.Choice("fleet_rule", "junction", "retention", options=RULES),
+    ui.Steps("fleet_cap", 0, "retention", options=(0, 1, 2, 4, 8, 16), shown=keeps_many),
+    ui.Steps("fleet_weight", 0, "retention", options=(0, 1, 2, 4, 8, 16)),
+    ui.Toggle("fleet_decode", False, "decode"),
+    ui.Steps(
+        "decode_tokens",
+        4_000_000,
+        "decode",
+        options=(250_000, 500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000),
+        shown=decodes,
+    ),
+    ui.Steps("decode_ms", 20, "decode", options=(5, 10, 20, 40, 80), shown=decodes),
     ui.Slider("kill_cluster", 3, "failure", low=0, high=lambda values: values["cluster_count"] - 1),
     ui.Slider("kill_minute", 6, "failure", low=0, high=run_minutes),
     ui.Slider(
         "down_minutes", 4, "failure", low=0, high=30, shown=lambda values: values["kill_minute"] > 0
     ),
     ui.Choice("fleet_admission", "none", "admission", options=("none", "reject", "queue")),
-    ui.Slider("weight_short", 1, "admission", low=1, high=8, shown=has_budgets),
-    ui.Slider("weight_long", 3, "admission", low=1, high=16, shown=has_budgets),
+    ui.Choice(
+        "fleet_weigh",
+        "class",
+        "admission",
+        options=("class", "total", "uncached"),
+        shown=has_budgets,
+    ),
+    ui.Slider("weight_short", 1, "admission", low=1, high=8, shown=has_weights),
+    ui.Slider("weight_long", 3, "admission", low=1, high=16, shown=has_weights),
     ui.Slider(
         "budget_short",
         12,
         "admission",
         low=lambda values: values["weight_short"],
         high=64,
-        shown=has_budgets,
+        shown=has_weights,
     ),
     ui.Slider(
         "budget_long",
@@ -129,7 +178,27 @@ v = page.controls(
         "admission",
         low=lambda values: values["weight_long"],
         high=64,
-        shown=has_budgets,
+        shown=has_weights,
+    ),
+    ui.Steps(
+        "tokens_short",
+        256,
+        "admission",
+        options=(64, 128, 256, 512, 1024, 2048),
+        shown=has_tokens,
+    ),
+    ui.Steps(
+        "tokens_long",
+        1024,
+        "admission",
+        options=(256, 512, 1024, 2048, 4096, 8192),
+        shown=has_tokens,
+    ),
+    ui.Choice(
+        "fleet_class_by",
+        "total",
+        "admission",
+        options=("total", "uncached"),
     ),
     ui.Steps("fleet_slo", 10, "results", options=(1, 2, 5, 10, 20, 60)),
     ui.SEED,
@@ -200,18 +269,28 @@ params = {
     "num_requests": v.fleet_requests,
     "num_sessions": v.fleet_sessions,
     "rate_per_s": v.fleet_rate,
+    "source": v.fleet_source,
+    "arrival_cv": v.fleet_burstiness,
     "speed": v.fleet_speed,
     "num_clusters": v.cluster_count,
     "vnodes": v.vnodes,
     "blocks": v.fleet_blocks,
     "cost": v.fleet_cost,
     "constants": (cost.fixed_s, cost.linear_s, cost.quadratic_s) if custom else (),
-    "rule": v.fleet_rule,
+    "rule": f"{v.fleet_rule}+cap{v.fleet_cap}" if v.fleet_cap else v.fleet_rule,
+    "checkpoint_blocks": v.fleet_weight,
+    "servers": v.fleet_servers,
+    "decode_tokens": v.decode_tokens if v.fleet_decode else 0,
+    "decode_ms": float(v.decode_ms),
     "admission": v.fleet_admission,
     "budget_short": v.budget_short,
     "budget_long": v.budget_long,
     "weight_short": v.weight_short,
     "weight_long": v.weight_long,
+    "weigh": v.fleet_weigh,
+    "class_by": v.fleet_class_by,
+    "tokens_short": v.tokens_short * 1024,
+    "tokens_long": v.tokens_long * 1024,
     "kill_cluster": v.kill_cluster,
     "kill_minute": v.kill_minute,
     "down_minutes": v.down_minutes,
@@ -219,10 +298,17 @@ params = {
 }
 
 
+def with_settings(table: pd.DataFrame) -> bytes:
+    """CSV whose rows also say what they were computed for."""
+    rows = table.drop(columns=["chosen", "refused_text"])
+    settings = {f"set_{name}": str(value) for name, value in params.items() if name != "router"}
+    return rows.assign(**settings).to_csv(index=False).encode()
+
+
 def draw_main() -> studies.RoutersStudy:
     """Metrics of the chosen router, and every router on the same requests."""
     ticks = page.study(studies.tick_variants, **params)
-    variants = [{"router": code, "ticks": tick} for tick in ticks for code in ROUTERS]
+    variants = [{"router": code, "ticks": tick} for tick in ticks for code in codes]
     steps = ui.in_steps(page, studies.router_run, variants, slo_s=float(v.fleet_slo), **params)
     ran = {name: value for name, value in steps.params.items() if name != "slo_s"}
     r = studies.gather(steps.results, **ran)
@@ -277,6 +363,25 @@ def draw_main() -> studies.RoutersStudy:
         sessions=count_text(r.num_sessions),
         minutes=f"{r.minutes:.1f}",
     )
+    with st.container(horizontal=True):
+        st.download_button(
+            page.t("results.routers"),
+            data=lambda: with_settings(r.tables["routers"]),
+            file_name="fleet_routers.csv",
+            mime="text/csv",
+            icon=":material/download:",
+            on_click="ignore",
+        )
+        st.download_button(
+            page.t("results.requests", router=page.t(f"option.{router}")),
+            data=lambda: (
+                studies.request_table(router=router, **params).to_csv(index=False).encode()
+            ),
+            file_name="fleet_requests.csv",
+            mime="text/csv",
+            icon=":material/download:",
+            on_click="ignore",
+        )
     if trace:
         st.caption(
             page.t(
@@ -399,9 +504,10 @@ def draw_admission() -> None:
         "admission",
         figures.fig_fleet_budget(a.tables),
         formula=[
-            rf"\text{{{row.cls}}}: \left\lfloor \frac{{{row.budget}}}{{{row.weight}}} \right\rfloor"
-            rf" = {row.held_at_once}\ \text{{inside at once}}"
+            rf"\text{{{row.cls}}}: \left\lfloor \frac{{{row.budget}}}{{{row.weight:g}}}"
+            rf" \right\rfloor = {row.held_at_once:g}\ \text{{inside at once}}"
             for row in rules.itertuples()
+            if row.unit == "weight"
         ],
         tables={"classes": a.tables["classes"], "budgets": rules},
         burst=x.fleet_burst,

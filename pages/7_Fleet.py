@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from k3core import ui
-from k3core.errors import TraceError
+from k3core.errors import K3Error, TraceError
 from k3core.figures import fleet as figures
 from k3core.fleet.cost import COST_PRESETS, PrefillCost
 from k3core.fleet.router import ALL_ROUTERS, ROUTERS
@@ -235,35 +235,85 @@ PRICES = (
 )
 
 
+MEASURED = ((8_192, 0), (65_536, 0), (65_536, 49_152))  # to type over
+
+
+def measured_row(number: int) -> tuple[ui.Number, ui.Number, ui.Number]:
+    """Boxes of one measurement; its seconds start at what the declared model says."""
+    prompt, cached = (f"measured_{name}_{number}" for name in ("prompt", "cached"))
+
+    def declared_s(values: Values) -> float:
+        cost = COST_PRESETS[values["fleet_cost"]]
+        return float(f"{cost.seconds(values[prompt], values[cached]):.3g}")
+
+    default_len, default_cached = MEASURED[number - 1]
+    return (
+        ui.Number(prompt, default_len, low=1, high=4_000_000, step=512),
+        ui.Number(cached, default_cached, low=0, high=4_000_000, step=512),
+        ui.Number(f"measured_s_{number}", declared_s, low=0.0001, high=100_000.0, step=0.1),
+    )
+
+
 def edited_cost() -> PrefillCost:
     """The cost model of the boxes; the preset itself while they stand at its constants."""
     preset = COST_PRESETS[v.fleet_cost]
     with st.container(horizontal=True):
-        x = page.body_controls(*COST_CONSTANTS)
-    same = all(
-        getattr(x, spec.key) == (spec.default(vars(v)) if callable(spec.default) else spec.default)
-        for spec in COST_CONSTANTS
+        x = vars(page.body_controls(*COST_CONSTANTS))
+    defaults = (
+        spec.default(vars(v)) if callable(spec.default) else spec.default for spec in COST_CONSTANTS
     )
-    if same:
+    if list(x.values()) == list(defaults):
         return preset
     return PrefillCost.from_flops(
         "custom",
-        x.cost_linear * 1e9,
-        x.cost_quadratic * 1e3,
-        x.cost_peak * 1e12,
-        x.cost_efficiency,
-        x.cost_fixed / 1e3,
+        x["cost_linear"] * 1e9,
+        x["cost_quadratic"] * 1e3,
+        x["cost_peak"] * 1e12,
+        x["cost_efficiency"],
+        x["cost_fixed"] / 1e3,
     )
+
+
+def measured_cost(num: int) -> tuple[PrefillCost | None, pd.DataFrame]:
+    """The cost model that fits the typed measurements, beside them; None when none fits."""
+    triples = []
+    for number in range(1, num + 1):
+        with st.container(horizontal=True):
+            triples.append(tuple(vars(page.body_controls(*measured_row(number))).values()))
+    table = pd.DataFrame(triples, columns=["input_len", "cached_len", "measured_s"])
+    try:
+        fitted = PrefillCost.calibrated(triples)
+    except K3Error as error:
+        st.error(page.t("cost.unfit", error=str(error)), icon=":material/block:")
+        return None, table
+    table["fitted_s"] = [fitted.seconds(length, cached) for length, cached, _ in triples]
+    table["error"] = table["fitted_s"] / table["measured_s"] - 1
+    return fitted, table
 
 
 with cost_place.expander(page.t("cost.title")):
     st.markdown(page.t("cost.about"))
-    cost = edited_cost()
-    custom = cost is not COST_PRESETS[v.fleet_cost]
-    with st.container(horizontal=True):
-        prices = page.body_controls(*PRICES)
+    cost_from = page.choice("cost_from", ("constants", "measured-2", "measured-3"))
+    preset_cost = COST_PRESETS[v.fleet_cost]
+    if cost_from == "constants":
+        cost = edited_cost()
+        custom = cost is not preset_cost
+        cost_words = page.t("cost.custom" if custom else "cost.declared", source=cost.source)
+    else:
+        num_measured = int(cost_from.rpartition("-")[2])
+        fitted_cost, fit_table = measured_cost(num_measured)
+        custom, cost = fitted_cost is not None, fitted_cost or preset_cost
+        if custom:
+            worst = percent_text(float(fit_table["error"].abs().max()), 1)
+            cost_words = page.t("cost.calibrated", num=num_measured, worst=worst)
+        else:
+            cost_words = page.t("cost.declared", source=cost.source)
+        page.data(fit_table, "calibration")
     for line in cost_formula(cost):
         st.latex(line)
+    st.markdown(page.t("cost.prices"))
+    with st.container(horizontal=True):
+        prices = page.body_controls(*PRICES)
 params = {
     "trace": trace.key if trace else "",
     "num_requests": v.fleet_requests,
@@ -394,7 +444,7 @@ def draw_main() -> studies.RoutersStudy:
         )
         if r.tick_s:
             st.caption(page.t("upload.ticks", tick=f"{r.tick_s:.3g}"))
-    cost_place.caption(page.t("cost.custom" if custom else "cost.declared", source=cost.source))
+    cost_place.caption(cost_words)
     return r
 
 

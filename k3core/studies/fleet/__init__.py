@@ -14,19 +14,24 @@ from k3core.studies.fleet.routers import (
     tick_variants,
 )
 from k3core.studies.fleet.run import simulation
+from k3core.studies.fleet.scenario import Scenario, trace_bytes
+from k3core.studies.fleet.sweep import SweepStudy, grid, sweep, sweep_lines, write_table
 from k3core.studies.fleet.traces import MAX_UPLOAD_MB, StoredTrace, store_trace, stored_trace
 
 __all__ = [
     "FleetParams",
     "MAX_UPLOAD_MB",
     "ReplayReport",
+    "Scenario",
     "StoredTrace",
+    "SweepStudy",
     "RoutersStudy",
     "SETTINGS",
     "admission",
     "admission_run",
     "gather",
     "gather_admission",
+    "grid",
     "hash_ring",
     "load_strip",
     "minimal_perturbation",
@@ -38,5 +43,9 @@ __all__ = [
     "simulation",
     "store_trace",
     "stored_trace",
+    "sweep",
+    "sweep_lines",
     "tick_variants",
+    "trace_bytes",
+    "write_table",
 ]

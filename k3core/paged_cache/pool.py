@@ -234,8 +234,8 @@ class PagePool:
         for page in ids:
             if not self.is_writable(page):
                 raise PageError(f"page {page} is shared or published: it may not be written")
-        if self._buffer is not None:
-            self._buffer[ids] = 0
+        if self._buffer is not None or self.poison:
+            self._bytes()[ids] = 0
 
     @property
     def has_bytes(self) -> bool:

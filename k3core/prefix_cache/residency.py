@@ -170,4 +170,4 @@ class Residency:
             self._withdraw([unit.page])
 
     def _withdraw(self, pages: Iterable[int]) -> None:
-        self.pool.unpublish([page for page in pages if self.pool.page_info(page).published])
+        self.pool.unpublish(sorted(p for p in pages if self.pool.page_info(p).published))

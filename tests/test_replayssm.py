@@ -100,6 +100,14 @@ def test_copy_that_does_not_fit_changes_nothing():
     assert drained(target) == [7]
 
 
+@pytest.mark.parametrize("other", [None, [1], RawInputRing(1)])
+def test_only_a_snapshot_ring_is_copied(other):
+    target = filled(2, [7])
+    with pytest.raises(K3Error, match=r"other=.* must be a ReplaySSM"):
+        target.copy_from(other)
+    assert drained(target) == [7]
+
+
 def test_pop_from_an_empty_ring_is_refused():
     ring = filled(1, [0])
     ring.pop()
@@ -306,6 +314,21 @@ def test_raw_inputs_that_do_not_fit_are_not_copied():
     with pytest.raises(K3Error, match="other holds 3 inputs"):
         target.copy_from(source)
     assert len(target) == 0
+
+
+@pytest.mark.parametrize("other", [None, [1], ReplaySSM(1)])
+def test_only_a_ring_of_raw_inputs_is_copied(other):
+    batch, target = make_projection(2, *SHAPE), RawInputRing(3)
+    push_all(target, batch)
+    with pytest.raises(K3Error, match=r"other=.* must be a RawInputRing"):
+        target.copy_from(other)
+    assert_same_projections(target.window(), batch)
+
+
+@pytest.mark.parametrize("state", [None, [1.0]])
+def test_an_unused_ring_commits_only_to_a_state(state):
+    with pytest.raises(K3Error, match=r"state=.* must be a tensor or a KDAState"):
+        RawInputRing(2).commit(state, 0)
 
 
 @pytest.mark.parametrize(

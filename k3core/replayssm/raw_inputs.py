@@ -7,7 +7,7 @@ from torch import Tensor
 from k3core import decode
 from k3core.decode import DraftProjections
 from k3core.errors import require, require_count
-from k3core.kda import StateT, copy_state
+from k3core.kda import KDAState, StateT, copy_state
 from k3core.replayssm.input_rows import InputRows
 
 
@@ -99,6 +99,10 @@ class RawInputRing:
             K3Error: a shape or `num_accepted` is wrong; the ring is then unchanged.
         """
         require_count("num_accepted", num_accepted, most=len(self))
+        require(
+            isinstance(state, Tensor | KDAState),
+            f"state={type(state).__name__} must be a tensor or a KDAState",
+        )
         new_state: StateT
         if self._rows.is_allocated:
             new_state, _ = decode.verify_and_replay(state, self.window(), num_accepted)
@@ -115,8 +119,12 @@ class RawInputRing:
         """Become a deep copy of `other`; afterwards the two are independent.
 
         Raises:
-            K3Error: `other` holds more inputs than this ring can.
+            K3Error: `other` is no such ring, or holds more inputs than this one can.
         """
+        require(
+            isinstance(other, RawInputRing),
+            f"other={type(other).__name__} must be a RawInputRing",
+        )
         require(
             len(other) <= self._capacity,
             f"other holds {len(other)} inputs; allowed: at most capacity={self._capacity}",

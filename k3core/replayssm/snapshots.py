@@ -73,8 +73,12 @@ class ReplaySSM(Generic[StateT]):
         """Become a deep copy of `other`; afterwards the two are independent.
 
         Raises:
-            K3Error: `other` holds more snapshots than this ring can.
+            K3Error: `other` is no such ring, or holds more snapshots than this one can.
         """
+        require(
+            isinstance(other, ReplaySSM),
+            f"other={type(other).__name__} must be a ReplaySSM",
+        )
         require(
             len(other) <= self.capacity,
             f"other holds {len(other)} snapshots; allowed: at most capacity={self.capacity}",

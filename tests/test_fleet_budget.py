@@ -222,3 +222,20 @@ def test_no_head_waits_while_it_fits(operations):
                 held.append(ticket)
         for cls, queue in waiting.items():
             assert not queue or budget.usage(cls) + queue[0] > budget.budgets[cls]
+
+
+@pytest.mark.parametrize("ticket", [None, "short", 0, (0, "short", 1, None), Ticket([], "short", 1)])
+def test_only_a_ticket_is_released(ticket):
+    budget = controller()
+    budget.admit("short")
+    with pytest.raises(BudgetError, match="ticket"):
+        budget.release(ticket)
+    assert budget.usage("short") == 1
+
+
+@pytest.mark.parametrize("cls", ["huge", None, ["short"]])
+def test_an_unknown_class_is_refused_by_name(cls):
+    budget = controller()
+    with pytest.raises(BudgetError, match=r"cls=.* is unknown; allowed: long, short"):
+        budget.admit(cls)
+    assert budget.num_rejected("short") == 0

@@ -13,7 +13,7 @@ within a class (tokens, for example), a heavy head would hold back light ones th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -127,7 +127,11 @@ class BudgetController:
         Raises:
             BudgetError: unknown class, or a weight that is not positive or exceeds the budget.
         """
-        require(cls in self.weights, f"cls={cls!r} is unknown; {sorted(self.weights)}", BudgetError)
+        require(
+            isinstance(cls, Hashable) and cls in self.weights,
+            f"cls={cls!r} is unknown; allowed: {', '.join(sorted(self.weights))}",
+            BudgetError,
+        )
         if weight is None:
             weight = self.weights[cls]
         else:
@@ -161,7 +165,12 @@ class BudgetController:
         Raises:
             BudgetError: the ticket was released already, or was not issued here.
         """
-        held = self._held.get(ticket.number)
+        require(
+            isinstance(ticket, Ticket),
+            f"ticket={ticket!r} must be a Ticket that admit returned",
+            BudgetError,
+        )
+        held = self._held.get(ticket.number) if isinstance(ticket.number, int) else None
         require(
             held is not None and held is ticket,
             f"ticket {ticket.number} of class {ticket.cls!r} is not held here: "

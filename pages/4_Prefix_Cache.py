@@ -5,8 +5,10 @@ from typing import Any
 import streamlit as st
 
 from k3core import ui
+from k3core.errors import TraceError
 from k3core.figures import prefix_cache as figures
 from k3core.studies import prefix_cache as studies
+from k3core.studies.fleet import MAX_UPLOAD_MB, store_trace
 from k3core.units import bytes_text, count_text, percent_text
 
 BLOCKS = (128, 256, 512, 1024, 1536, 2048)
@@ -21,7 +23,7 @@ CASES: dict[str, dict[str, Any]] = {  # what each preset sets; the rest is as in
     "evicted": {"evicted": "states", "missing": "none"},
     "salt": {"salt": True, "missing": "none"},
 }
-SCENES = ("lookup", "stairs")
+SCENES = ("lookup", "stairs", "policies", "cliff")
 
 
 def preset(name: str, usual: Any) -> Any:
@@ -132,6 +134,29 @@ SCENE_CONTROLS: dict[str, tuple[ui.Control, ...]] = {
         ui.Steps("grid_drafts", 0, "grid", options=(0, 1, 3, 7)),
         ui.Toggle("grid_drop", False, "grid"),
         ui.Choice("grid_rule", "junction", "grid", options=studies.LADDER_RULES),
+    ),
+    "policies": (
+        ui.MODEL,
+        ui.TP,
+        ui.MLA_DTYPE,
+        ui.Steps("load_pages", 400, "load", options=(50, 100, 200, 400, 800, 1600, 3200)),
+        ui.Slider("load_interval", 8, "load", low=1, high=32),
+        ui.Slider("load_cap", 3, "load", low=1, high=8),
+        ui.Steps("grid_budget", 8192, "load", options=(0, 2048, 4096, 8192, 16_384, 32_768)),
+        ui.Toggle("grid_drop", False, "load"),
+        ui.Slider("load_conversations", 4, "load", low=1, high=8),
+        ui.Choice("load_history", "resent", "load", options=studies.HISTORIES, style="segments"),
+    ),
+    "cliff": (
+        ui.MODEL,
+        ui.TP,
+        ui.MLA_DTYPE,
+        ui.Steps("cliff_pages", 180, "load", options=(60, 90, 120, 180, 240, 360, 500, 720)),
+        ui.Slider("load_alive", 2, "load", low=1, high=8),
+        ui.Steps("cliff_interval", 8, "load", options=studies.INTERVALS),
+        ui.Steps("load_opening", 30_000, "load", options=(8_000, 15_000, 30_000, 60_000)),
+        ui.Choice("load_history", "resent", "load", options=studies.HISTORIES, style="segments"),
+        ui.Toggle("cliff_ends", False, "load"),
     ),
 }
 
@@ -337,5 +362,101 @@ def draw_stairs() -> None:
     )
 
 
-{"lookup": draw_lookup, "stairs": draw_stairs}[scene]()
+def uploaded_trace() -> str:
+    """Key of the uploaded trace, "" without one; a bad one is named."""
+    file = st.sidebar.file_uploader(
+        page.t("upload.label"),
+        key="prefix_trace",
+        help=page.t("upload.help", limit=MAX_UPLOAD_MB),
+        max_upload_size=MAX_UPLOAD_MB,
+    )
+    if file is None:
+        return ""
+    try:
+        return store_trace(file.getvalue()).key
+    except TraceError as error:
+        st.sidebar.error(str(error), icon=":material/block:")
+        return ""
+
+
+def draw_policies() -> None:
+    """Every retention policy on the same requests."""
+    compared = page.study(
+        studies.policies,
+        model=w.model,
+        tp=w.tp,
+        mla_dtype=w.mla_dtype,
+        num_pages=w.load_pages,
+        interval_blocks=w.load_interval,
+        max_per_path=w.load_cap,
+        max_batched_tokens=w.grid_budget,
+        drafter_drop=w.grid_drop,
+        conversations=w.load_conversations,
+        history=w.load_history,
+        trace=uploaded_trace(),
+        seed=v.seed,
+    )
+    junction, dense = (compared.row("shared", code) for code in ("junction", "dense"))
+    page.section(
+        "policies",
+        figures.policy_pictures(compared.tables),
+        formula=rf"\text{{one checkpoint}} = {num(compared.checkpoint_bytes)}\ \text{{B}},"
+        rf"\quad B = {num(compared.block_tokens)}\ \text{{tokens}}",
+        tables=compared.tables,
+        replay=percent_text(compared.row("shared", "replay")["hit_rate"]),
+        junction=percent_text(junction["hit_rate"]),
+        junction_bytes=bytes_text(junction["checkpoint_bytes"]),
+        dense=percent_text(dense["hit_rate"]),
+        dense_bytes=bytes_text(dense["checkpoint_bytes"]),
+        turns=compared.num_requests["turns"],
+        shared=compared.num_requests["shared"],
+        traced=compared.num_requests.get("trace", 0),
+        pages=count_text(w.load_pages),
+        block=count_text(compared.block_tokens),
+        best=page.t(f"label.{compared.best('turns')}"),
+    )
+
+
+def draw_cliff() -> None:
+    """Conversations that do not fit."""
+    fell = page.study(
+        studies.cliff,
+        model=w.model,
+        tp=w.tp,
+        mla_dtype=w.mla_dtype,
+        pages=w.cliff_pages,
+        conversations=w.load_alive,
+        interval_blocks=w.cliff_interval,
+        opening_len=w.load_opening,
+        history=w.load_history,
+        keep_ends=w.cliff_ends,
+        seed=v.seed,
+    )
+    page.section(
+        "cliff",
+        figures.cliff_pictures(fell.tables),
+        formula=rf"\text{{working set}} = {num(fell.working_set)}\ \text{{pages}},\quad "
+        rf"\text{{pools}} = {', '.join(num(pool) for pool in fell.pools)}",
+        tables=fell.tables,
+        pool=count_text(fell.pools[0]),
+        dense=percent_text(fell.dense_share, 0),
+        best=percent_text(fell.best, 0),
+        best_at=count_text(fell.best_interval),
+        sparse=percent_text(fell.sparse_share, 0),
+        alive=w.load_alive,
+        interval=count_text(w.cliff_interval * fell.block_tokens),
+        working=count_text(fell.working_set),
+        middle=count_text(fell.pools[1]),
+        holds=fell.last_alive,
+        block=count_text(fell.block_tokens),
+    )
+
+
+DRAWN = {
+    "lookup": draw_lookup,
+    "stairs": draw_stairs,
+    "policies": draw_policies,
+    "cliff": draw_cliff,
+}
+DRAWN[scene]()
 page.words()

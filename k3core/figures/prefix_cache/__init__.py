@@ -1,5 +1,6 @@
 """Pictures of the two-stage prefix cache."""
 
+from k3core.figures.prefix_cache.load import cliff_pictures, policy_pictures
 from k3core.figures.prefix_cache.panels import (
     account_picture,
     cost_pictures,
@@ -13,11 +14,13 @@ from k3core.figures.prefix_cache.stairs import stairs_pictures
 
 __all__ = [
     "account_picture",
+    "cliff_pictures",
     "cost_pictures",
     "fig_prefix_hit",
     "fig_prefix_miss",
     "hash_pictures",
     "ladder_picture",
     "main_picture",
+    "policy_pictures",
     "stairs_pictures",
 ]

@@ -88,9 +88,7 @@ def _published(points: pd.DataFrame, rule: pd.DataFrame) -> alt.LayerChart:
             alt.Fill("verdict:N")
             .scale(domain=verdicts, range=[style.MLA, style.REJECTED])
             .legend(None),
-            alt.Shape("verdict:N")
-            .scale(domain=verdicts, range=["circle", "cross"])
-            .legend(None),
+            alt.Shape("verdict:N").scale(domain=verdicts, range=["circle", "cross"]).legend(None),
             tooltip=[
                 alt.Tooltip("source:N", title="prefix_cache.axis.source"),
                 alt.Tooltip("verdict_text:N", title="prefix_cache.axis.verdict"),

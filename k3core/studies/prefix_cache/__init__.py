@@ -1,5 +1,6 @@
 """Studies of the prefix cache: a lookup, its misses and ladder; hash schemes; prefill cost."""
 
+from k3core.studies.prefix_cache.cliff import INTERVALS, CliffStudy, cliff
 from k3core.studies.prefix_cache.cost import COST_MODELS, CostStudy, cost
 from k3core.studies.prefix_cache.hashing import HashStudy, hash_schemes
 from k3core.studies.prefix_cache.lookup import (
@@ -10,25 +11,34 @@ from k3core.studies.prefix_cache.lookup import (
     lookup,
     misses,
 )
+from k3core.studies.prefix_cache.policies import POLICY_CODES, PolicyStudy, policies
 from k3core.studies.prefix_cache.scene import EVICTIONS, POLICIES, kept_boundaries
 from k3core.studies.prefix_cache.stairs import LADDER_RULES, StairsStudy, stairs
+from k3core.studies.prefix_cache.traffic import HISTORIES
 
 __all__ = [
     "COST_MODELS",
     "EVICTIONS",
+    "HISTORIES",
+    "INTERVALS",
     "LADDER_RULES",
     "POLICIES",
+    "POLICY_CODES",
+    "CliffStudy",
     "CostStudy",
     "HashStudy",
     "LadderStudy",
     "LookupStudy",
     "MissStudy",
+    "PolicyStudy",
     "StairsStudy",
+    "cliff",
     "cost",
     "hash_schemes",
     "kept_boundaries",
     "ladder",
     "lookup",
     "misses",
+    "policies",
     "stairs",
 ]

@@ -45,6 +45,9 @@ __all__ = [
     "softplus_gate",
 ]
 
+CHUNK_LEN = 32
+"""Tokens per chunk unless told otherwise: the fastest of 16, 32, 64 and 128 at H = 8, K = V = 128."""
+
 CACHE_LINE_BYTES = 64
 """Alignment that torch gives each tensor and `run_tokens` each row."""
 
@@ -257,11 +260,11 @@ def run_tokens(
                 else:
                     running = new.to(state.dtype) if narrow is None else narrow.copy_(new)
                 outs.append(out)
-            made = torch.stack(outs) if made is None else made
-            outputs.append(made[..., :dv].reshape(-1, batch, num_heads, dv).to(v.dtype))
+            outputs.append(torch.stack(outs) if made is None else made)
     if fill_k or fill_v:
         running = running[:, :dk, :dv].contiguous()
     out = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    out = out[..., :dv].reshape(num_tokens, batch, num_heads, dv).to(v.dtype)
     return out, running.view(batch, num_heads, dk, dv)
 
 
@@ -279,7 +282,7 @@ def kda_chunk(
     g: Tensor,
     beta: Tensor,
     state: Tensor | None = None,
-    chunk_size: int = 64,
+    chunk_size: int = CHUNK_LEN,
 ) -> tuple[Tensor, Tensor]:
     """The same result as `kda_recurrent`, `chunk_size` tokens at a time (`k3core.chunked`).
 

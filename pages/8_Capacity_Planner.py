@@ -190,7 +190,9 @@ def pin_row(r: Any, second: Any) -> None:
         st.rerun()
     other = values_of(dict(parse_qsl(page.query["pin"])))
     names = [
-        f"{page.t(f'control.{key}')} {other[key]}" for key in other if other[key] != vars(v)[key]
+        f"{page.t(f'control.{key}')} {option_text(value)}"
+        for key, value in other.items()
+        if value != vars(v)[key]
     ]
     text = page.t(
         "pin.compare",
@@ -202,6 +204,12 @@ def pin_row(r: Any, second: Any) -> None:
     if names:
         text += " " + page.t("pin.changed", names="; ".join(names))
     right.markdown(f"{text} {page.t('main_b.look')}")
+
+
+def option_text(value: Any) -> str:
+    """The word of a code; a number as it is."""
+    text = page.t(f"option.{value}")
+    return str(value) if text.startswith("⟦") else text
 
 
 def warnings_section(r: Any) -> None:
@@ -226,7 +234,7 @@ def roof_sections(r: Any) -> None:
     """The roofs in words, and the inverse: what a target needs."""
     target, deployment = r.target, r.planned.deployment
     roofs = ", ".join(
-        f"{page.t(f'label.{roof.code}')} {count_text(roof.requests)}" for roof in r.planned.roofs
+        page.t(f"roof.{roof.code}", count=count_text(roof.requests)) for roof in r.planned.roofs
     )
     page.section(
         "limits",

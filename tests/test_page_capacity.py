@@ -1,9 +1,11 @@
-"""The capacity page in the app: its numbers, its pool rules, its notes."""
+"""The capacity page in the app: its numbers, its pool rules, its scenes, its notes."""
+
+import json
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from k3core.capacity.presets import PRESETS
+from k3core.capacity.presets import MODELS
 from k3core.i18n import has_text
 
 PAGE = "pages/8_Capacity_Planner.py"
@@ -16,13 +18,23 @@ def open_page(**query):
     return app.run()
 
 
+def texts(app):
+    kinds = (app.markdown, app.caption, app.subheader, app.info, app.warning, app.success)
+    return [element.value for kind in kinds for element in kind]
+
+
 def shown(app):
     """Everything on the page that holds a number."""
     assert not app.exception
+    assert not [text for text in texts(app) if "⟦" in text]
     metrics = [(m.label, m.value, m.delta) for m in app.metric]
     formulas = [m.value for m in app.get("latex")] if app.get("latex") else []
     words = [m.value for m in app.markdown]
     return metrics, formulas, words
+
+
+def values(app):
+    return [value for _, value, _ in shown(app)[0]]
 
 
 @pytest.fixture(scope="module")
@@ -31,15 +43,16 @@ def default():
 
 
 def test_first_screen_shows_the_published_numbers(default):
-    values = [value for _, value, _ in default[0]]
-    assert values == ["49", "386.6 MiB", "53.6 MiB", "4,063 tokens"]
+    assert [value for _, value, _ in default[0]] == ["49", "386.6 MiB", "53.6 MiB", "4,063 tokens"]
 
 
-def test_every_chart_is_there_and_no_text_is_missing():
-    app = open_page()
-    assert len(app.get("vega_lite_chart")) == 8
-    texts = [e.value for kind in (app.markdown, app.caption, app.subheader) for e in kind]
-    assert not [text for text in texts if "⟦" in text]
+@pytest.mark.parametrize(
+    ("scene", "charts"), [("plan", 8), ("drafts", 3), ("grid", 2), ("paste", 0), ("published", 1)]
+)
+def test_every_scene_is_drawn_with_words_for_all(scene, charts):
+    app = open_page(capacity_scene=scene)
+    shown(app)
+    assert len(app.get("vega_lite_chart")) == charts
 
 
 @pytest.mark.parametrize("raw", ["16", "512"])
@@ -56,6 +69,24 @@ def test_a_moved_slider_changes_the_metrics_and_the_link(default):
     assert app.query_params["mean_tokens"] == "65536"
 
 
+@pytest.mark.parametrize(
+    ("key", "raw"),
+    [
+        ("max_running", "10"), ("target_requests", "7"), ("drafter_layers", "5"),
+        ("conv_dtype", "float32"), ("slots_per_request", "1"), ("rollback_scheme", "snapshots"),
+    ],
+)  # fmt: skip
+def test_each_further_control_changes_a_number(default, key, raw):
+    assert shown(open_page(**{key: raw})) != default
+
+
+def test_longest_sequence_changes_what_the_engine_prints():
+    one, other = (
+        shown(open_page(pool_rule="blocks", context_len=raw)) for raw in ("131072", "1048576")
+    )
+    assert one != other
+
+
 def test_controls_of_the_other_pool_rule_are_not_offered():
     app = open_page(pool_rule="blocks")
     keys = {widget.key for kind in ("slider", "select_slider") for widget in app.get(kind)}
@@ -68,6 +99,132 @@ def test_a_prompt_below_one_block_is_pointed_out():
     assert not open_page().info
 
 
-def test_every_preset_says_what_its_sizes_leave_out():
-    for code in PRESETS:
+def test_faults_that_bite_are_listed_with_their_source():
+    words = " ".join(texts(open_page(pool_rule="blocks", mean_tokens="1024", drafter_layers="5")))
+    assert "Prompts of 1,024 tokens never hit" in words
+    assert "The drafter pads the groups" in words
+    assert "26.1 %" in words
+    assert "vLLM Ascend #14314" in words
+
+
+@pytest.mark.parametrize("model", ["qwen3.5-397b", "nemotron-3-super", "lab-stack"])
+def test_comparison_models_are_planned(model):
+    app = open_page(model=model)
+    assert values(app)[2] != "53.6 MiB"
+    assert any(MODELS[model].source[:20] in text for text in texts(app))
+
+
+def test_every_model_says_what_its_sizes_leave_out():
+    for code in (*MODELS, "custom"):
         assert has_text(f"capacity.note.{code}"), code
+
+
+def test_two_configurations_stand_in_one_picture():
+    app = open_page(slots_per_request="4")
+    app.button(key="_pin").click().run()
+    assert "slots_per_request=4" in app.query_params["pin"]
+    app.slider(key="slots_per_request").set_value(1).run()
+    words = " ".join(texts(app))
+    assert "Different in B" in words
+    assert "State slots per request S 4" in words
+    app.button(key="_unpin").click().run()
+    assert "pin" not in app.query_params
+
+
+def test_a_pinned_link_that_cannot_be_planned_says_so():
+    app = open_page(pin="rollback_scheme=flush-ring&pool_rule=blocks&context_len=4096&tp=1")
+    assert any("below one block" in warning.value for warning in app.warning)
+
+
+def test_a_context_below_one_block_is_refused_with_the_remedy():
+    app = open_page(pool_rule="blocks", tp="1", context_len="4096")
+    assert "use a context of at least" in app.error[0].value
+
+
+def test_the_plan_is_offered_as_json_and_csv():
+    labels = [button.label for button in open_page().get("download_button")]
+    assert "Download the plan as JSON" in labels
+    assert len(labels) >= 5
+
+
+def test_a_pasted_log_fills_the_planner():
+    app = open_page(capacity_scene="paste")
+    app.button(key="_example_log").click().run()
+    shown(app)
+    table = app.dataframe[1].value
+    found = dict(zip(table["code"], table["value"], strict=True))
+    assert found["num_blocks"] == "1,584"
+    assert found["blocks_per_request"] == "55"
+    app.button(key="_fill").click().run()
+    assert app.query_params["pool_rule"] == "blocks"
+    assert app.query_params["draft_len"] == "2"
+    assert app.query_params["drafter_layers"] == "5"
+    assert "capacity_scene" not in app.query_params
+    assert not app.exception
+
+
+def test_a_pasted_config_becomes_a_model():
+    app = open_page(capacity_scene="paste")
+    app.button(key="_example_config").click().run()
+    assert "20 layers with a state, 7 with a cache" in app.success[0].value
+    app.button(key="_use_config").click().run()
+    assert app.query_params["model"] == "custom"
+    assert values(app)[2] == "5.18 MiB"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("{broken", "no JSON"), (json.dumps({"model_type": "llama"}), "no known hybrid")],
+)
+def test_a_text_that_is_no_config_is_refused_with_the_reason(text, words):
+    app = open_page(capacity_scene="paste")
+    app.text_area(key="capacity_text").set_value(text).run()
+    assert words in app.error[0].value
+
+
+def test_a_text_without_known_lines_is_answered():
+    app = open_page(capacity_scene="paste")
+    app.text_area(key="capacity_text").set_value("hello").run()
+    assert "No known line" in app.info[0].value
+
+
+def test_published_table_filters_and_opens_the_planner():
+    app = open_page(capacity_scene="published")
+    assert values(app) == ["106 of 111", "5", "0"]
+    assert len(app.dataframe[0].value) == 111
+    app.selectbox(key="published_verdict").set_value("published-wrong").run()
+    assert len(app.dataframe[0].value) == 5
+    app.selectbox(key="published_verdict").set_value("all").run()
+    app.text_input(key="published_words").set_value("ATOM recipe").run()
+    table = app.dataframe[0].value
+    assert set(table["source"]) == {"ATOM recipe K3 LMCache"}
+    query = dict(pair.split("=") for pair in table["open"].iloc[0].lstrip("?").split("&"))
+    opened = open_page(**query)
+    assert not opened.warning
+    assert any("1,887,436 tokens" in text for text in texts(opened))
+
+
+def test_a_filter_without_matches_says_so():
+    app = open_page(capacity_scene="published")
+    app.text_input(key="published_words").set_value("no such words").run()
+    assert not app.exception
+    assert app.info
+
+
+@pytest.mark.parametrize(
+    ("scene", "key", "raw"),
+    [
+        ("grid", "grid_dcp", "8"), ("grid", "grid_drop", "1"), ("grid", "grid_hash", "64"),
+        ("grid", "grid_retention", "8192"), ("grid", "grid_prompt", "40000"),
+        ("drafts", "acceptance_len", "2.5"), ("drafts", "draft_len", "2"),
+    ],
+)  # fmt: skip
+def test_controls_of_a_scene_change_its_numbers(scene, key, raw):
+    assert (
+        shown(open_page(capacity_scene=scene, **{key: raw}))[:2]
+        != shown(open_page(capacity_scene=scene))[:2]
+    )
+
+
+def test_a_bad_value_in_the_link_is_noted():
+    assert open_page(grid_dcp="3", capacity_scene="grid").warning

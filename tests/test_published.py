@@ -132,3 +132,15 @@ def test_command_prints_json(capsys):
     rows = json.loads(capsys.readouterr().out)
     assert {"id", "source", "published", "computed", "verdict", "inputs"} <= set(rows[0])
     assert len(rows) == len(RECORDS)
+
+
+def test_opened_rows_reproduce_their_own_value():
+    """The planner opened with a row's inputs shows the published numbers."""
+    by_code = {record.code: plan(record.deployment) for record in RECORDS if record.deployment}
+    recipe = by_code["51c"].as_dict()
+    assert recipe["printed_tokens"] == 1_887_436
+    assert (recipe["blocks_per_request"], recipe["num_blocks"]) == (55, 1584)
+    assert by_code["21a"].as_dict()["printed_tokens_2025"] == 75_840
+    assert by_code["56e"].pool.state_roof == 51
+    assert by_code["1a"].memory.kda_bytes_per_layer == 814_080
+    assert by_code["42d"].blocks.quantum == 512

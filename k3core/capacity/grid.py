@@ -19,7 +19,7 @@ class GridUnit:
     """One unit of the token axis.
 
     Attributes:
-        code: ``hash``, ``block``, ``context-parallel`` or ``retention``.
+        code: ``hash``, ``physical``, ``context-parallel`` or ``retention``.
         tokens: distance of its boundaries.
     """
 
@@ -95,7 +95,7 @@ def serving_grid(
         f"context_parallel={context_parallel} must be at least 1",
         CapacityError,
     )
-    units = [GridUnit("hash", hash_tokens), GridUnit("block", block_tokens)]
+    units = [GridUnit("hash", hash_tokens), GridUnit("physical", block_tokens)]
     if context_parallel > 1:
         units.append(GridUnit("context-parallel", context_parallel * block_tokens))
     if retention_tokens:

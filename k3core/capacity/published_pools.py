@@ -35,7 +35,7 @@ LINEAR_LOG = Deployment(
     context=120_000,
     drafts=0,
     rollback="snapshots",
-    budget_gib=2.3,
+    budget_gib=2.299,
     quantum=64,
 )
 LING_LOG = Deployment(

@@ -38,9 +38,11 @@ SGLANG_64 = replace(KIMI_K3, num_kda_layers=70, mla_layer_ids=(71,), num_heads=6
 
 PLAIN = Deployment(tp=8, drafts=0, rollback="snapshots-align")
 DSPARK2 = Deployment(
-    tp=8, context=65_536, drafts=2, rollback="snapshots-align", drafter_layers=5, budget_gib=37.85
+    tp=8, context=65_536, drafts=2, rollback="snapshots-align", drafter_layers=5, budget_gib=37.8501
 )
-RECOVER = Deployment(tp=8, context=262_144, rollback="corrections", drafter_layers=5)
+RECOVER = Deployment(
+    tp=8, context=262_144, rollback="corrections", drafter_layers=5, budget_gib=46.476
+)
 SGLANG_LOG = Deployment(
     tp=8,
     drafts=0,

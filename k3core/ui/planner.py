@@ -296,7 +296,8 @@ def published_scene(page: Page) -> None:
         "?" + urlencode(opening[code]) if code in opening else None
         for code in r.tables["records"]["id"]
     ]
-    table = r.tables["records"].assign(open=links)
+    table = r.tables["records"].copy()
+    table.insert(1, "open", links)
     table["verdict"] = [page.t(f"option.{code}") for code in table["verdict"]]
     st.dataframe(
         table,

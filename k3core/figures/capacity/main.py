@@ -37,7 +37,8 @@ def bill(tables: Tables) -> alt.LayerChart:
     present = [part for part in PARTS if part in set(table["part"])]
     base = style.labelled(alt.Chart(table), "part")
     y = alt.Y("config:N").axis(None if second is None else alt.Axis(title=None, ticks=False))
-    bars = base.mark_bar(height=34 if second is None else 24).encode(
+    marks = base.mark_bar(height=34) if second is None else base.mark_bar()
+    bars = marks.encode(
         alt.X("start:Q")
         .scale(x)
         .axis(
@@ -77,7 +78,7 @@ def bill(tables: Tables) -> alt.LayerChart:
         .encode(alt.X("middle:Q").scale(x), y, alt.Text("text:N"))
         for test, color in ((f"!({on_dark})", DARK_TEXT), (on_dark, "white"))
     ]
-    height = 118 if second is None else 140
+    height = 118 if second is None else 175
     return layer(bars, *numbers).properties(height=height, title="capacity.panel.bill")
 
 

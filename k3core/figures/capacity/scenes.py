@@ -7,7 +7,7 @@ import altair as alt
 from k3core.figures import style
 from k3core.figures.capacity.common import Panels, Tables, layer, power_of_two_above
 
-UNITS = ("hash", "block", "context-parallel", "retention", "drafter-drop", "all")
+UNITS = ("hash", "physical", "context-parallel", "retention", "drafter-drop", "all")
 VERDICTS = ("exact", "within-rounding", "not-unique", "published-wrong", "unexplained")
 _VERDICT_COLOURS = (style.ACCEPTED, style.ACCEPTED, style.INPUTS, style.REJECTED, style.REJECTED)
 _VERDICT_SHAPES = ("circle", "square", "diamond", "triangle-up", "cross")
@@ -48,7 +48,11 @@ def fig_drafts(tables: Tables) -> Panels:
     y = alt.Y("gain:Q").scale(domain=[0, tall], nice=False)
     gain = layer(
         alt.Chart(counts)
-        .mark_line(color=style.ACCEPTED, strokeWidth=2.5, point=alt.OverlayMarkDef(size=60))
+        .mark_line(
+            color=style.ACCEPTED,
+            strokeWidth=2.5,
+            point=alt.OverlayMarkDef(size=60, color=style.ACCEPTED),
+        )
         .encode(x, y.axis(title="capacity.axis.gain", grid=False), tooltip=tooltip),
         alt.Chart(counts)
         .transform_filter("datum.drafts == 0")

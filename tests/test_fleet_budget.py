@@ -224,7 +224,9 @@ def test_no_head_waits_while_it_fits(operations):
             assert not queue or budget.usage(cls) + queue[0] > budget.budgets[cls]
 
 
-@pytest.mark.parametrize("ticket", [None, "short", 0, (0, "short", 1, None), Ticket([], "short", 1)])
+@pytest.mark.parametrize(
+    "ticket", [None, "short", 0, (0, "short", 1, None), Ticket([], "short", 1)]
+)
 def test_only_a_ticket_is_released(ticket):
     budget = controller()
     budget.admit("short")

@@ -199,12 +199,11 @@ class NaiveCache:
         path = self.path(request["tokens"])[:whole]
         boundary = whole * self.block
         states = []
-        if boundary == num_tokens and self.groups and self.retention.rule != "none":
-            if path[-1] not in self.states:
-                if self.groups > len(self.order):
-                    self.num_skipped += 1
-                else:
-                    states = self.alloc(self.groups)
+        if boundary == num_tokens and self.groups and path[-1] not in self.states:
+            if self.groups > len(self.order):
+                self.num_skipped += 1
+            else:
+                states = self.alloc(self.groups)
         if any(one not in self.blocks and one not in request["pending"] for one in path):
             self.announce(request)
         new = [one for one in path if one in request["pending"] and one not in self.blocks]

@@ -3,7 +3,7 @@
 import pytest
 
 from k3core.prefix_cache import CLEARED, REMOVED, STORED, PromptHashes
-from tests.peer_cases.common import hit, make, run, serve
+from tests.peer_cases.common import hit, make, serve
 
 
 def test_v36_a_block_appears_when_its_last_token_is_computed():

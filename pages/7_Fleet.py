@@ -135,6 +135,7 @@ v = page.controls(
     ui.Slider("cluster_count", 8, "fleet", low=2, high=32),
     ui.Slider("fleet_servers", 1, "fleet", low=1, high=8),
     ui.Steps("vnodes", 160, "fleet", options=(1, 2, 4, 8, 16, 40, 80, 160, 320)),
+    ui.Steps("fleet_bound", 1.25, "fleet", options=(1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0)),
     ui.Steps("fleet_blocks", 4000, "fleet", options=(250, 500, 1000, 2000, 4000, 8000, 16000)),
     ui.Choice("fleet_cost", "kimi-k3", "fleet", options=tuple(COST_PRESETS)),
     ui.Choice("fleet_rule", "junction", "retention", options=RULES),
@@ -194,6 +195,13 @@ v = page.controls(
         options=(256, 512, 1024, 2048, 4096, 8192),
         shown=has_tokens,
     ),
+    ui.Steps(
+        "fleet_overtakes",
+        0,
+        "admission",
+        options=(0, 1, 4, 16, 64, 256),
+        shown=lambda values: has_tokens(values) and values["fleet_admission"] != "reject",
+    ),
     ui.Choice(
         "fleet_class_by",
         "total",
@@ -201,6 +209,7 @@ v = page.controls(
         options=("total", "uncached"),
     ),
     ui.Steps("fleet_slo", 10, "results", options=(1, 2, 5, 10, 20, 60)),
+    ui.Slider("warm_minutes", 0, "results", low=0, high=lambda values: run_minutes(values) // 2),
     ui.SEED,
 )
 
@@ -231,7 +240,7 @@ COST_CONSTANTS = (
 )
 PRICES = (
     ui.Number("price_input", 3.0, low=0.0, high=1000.0, step=0.1),
-    ui.Number("price_cached", 0.3, low=0.0, high=1000.0, step=0.1),
+    ui.Number("price_cached", 0.3, low=0.0, high=lambda values: values["price_input"], step=0.1),
 )
 
 
@@ -339,6 +348,9 @@ params = {
     "weight_long": v.weight_long,
     "weigh": v.fleet_weigh,
     "class_by": v.fleet_class_by,
+    "max_overtakes": v.fleet_overtakes,
+    "load_factor": v.fleet_bound,
+    "warm_minutes": float(v.warm_minutes),
     "tokens_short": v.tokens_short * 1024,
     "tokens_long": v.tokens_long * 1024,
     "kill_cluster": v.kill_cluster,
@@ -346,6 +358,7 @@ params = {
     "down_minutes": v.down_minutes,
     "seed": v.seed,
 }
+whole = {**params, "warm_minutes": 0.0}  # pictures through time show the warm-up too
 
 
 def with_settings(table: pd.DataFrame) -> bytes:
@@ -413,6 +426,8 @@ def draw_main() -> studies.RoutersStudy:
         sessions=count_text(r.num_sessions),
         minutes=f"{r.minutes:.1f}",
     )
+    if v.warm_minutes:
+        st.caption(page.t("results.window", warm=v.warm_minutes, end=f"{r.minutes:.1f}"))
     with st.container(horizontal=True):
         st.download_button(
             page.t("results.routers"),
@@ -450,7 +465,7 @@ def draw_main() -> studies.RoutersStudy:
 
 def draw_strip() -> None:
     """Clusters by time under the chosen router."""
-    s = page.study(studies.load_strip, router=router, **params)
+    s = page.study(studies.load_strip, router=router, **whole)
     if s.tables["marks"].empty:
         event = "calm"
     else:
@@ -503,7 +518,7 @@ def draw_failover() -> None:
     x = page.body_controls(
         ui.Steps("ring_sessions", 600, options=(100, 300, 600, 2000, 10000)),
     )
-    f = page.study(studies.minimal_perturbation, num_ring_sessions=x.ring_sessions, **params)
+    f = page.study(studies.minimal_perturbation, num_ring_sessions=x.ring_sessions, **whole)
     panels = figures.fig_fleet_minimal_perturbation(f.tables)
     in_run = ("reuse_through_failure", "p95_through_failure")
     page.section(

@@ -114,7 +114,7 @@ def main_picture(tables: Tables) -> alt.LayerChart:
         alt.Tooltip("goodput:Q", format=".1%", title="fleet.axis.goodput"),
     ]
     words = (
-        "(datum.peak_to_mean > 4 && !datum.label_left ? '\u2003' : '') + datum.router_text"
+        "(datum.peak_to_mean > 4 && !datum.label_left ? '\u2003\u2002' : '') + datum.router_text"
         " + (datum.off_scale ? ': ' + format(datum.p95_s, ',.0f') + ' s' : '')"
         " + (datum.refused_share > 0 ? ' (−' + datum.refused_text + ')' : '')"
     )

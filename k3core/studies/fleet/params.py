@@ -43,6 +43,9 @@ class FleetParams:
         admission: ``none``, ``reject`` or ``queue``, with a budget of its own per class.
         weigh: what a request takes of its budget: ``class`` (its weight), ``total`` or
             ``uncached`` (its tokens; the budgets are then ``tokens_short``, ``tokens_long``).
+        max_overtakes: later requests of a class that may enter before one that waits.
+        load_factor: bound of the bounded ring, relative to the mean load.
+        warm_minutes: arrivals before are simulated and not counted.
         class_by: what makes a request long: ``total`` or ``uncached`` tokens.
         kill_cluster, kill_minute, down_minutes: one failure; minute 0 means none, and 0 minutes
             down that it does not come back.
@@ -67,6 +70,9 @@ class FleetParams:
     checkpoint_blocks: int = 0
     weigh: str = "class"
     class_by: str = "total"
+    max_overtakes: int = 0
+    load_factor: float = 1.25
+    warm_minutes: float = 0.0
     tokens_short: int = 262_144
     tokens_long: int = 4_194_304
     admission: str = "none"
@@ -131,8 +137,9 @@ class FleetParams:
             weights = dict.fromkeys(CLASSES, 1)
             budgets = {"short": self.tokens_short, "long": self.tokens_long}
         if shared:
-            return BudgetController({"all": sum(budgets.values())}, weights, mode, SHARED_LANE)
-        return BudgetController(budgets, weights, mode)
+            budgets = {"all": sum(budgets.values())}
+        lanes = SHARED_LANE if shared else None
+        return BudgetController(budgets, weights, mode, lanes, self.max_overtakes)
 
     def simulator(
         self, router: str = "session", admission: BudgetController | None = None
@@ -156,6 +163,8 @@ class FleetParams:
             class_by=self.class_by,
             failures=self.failures,
             vnodes=self.vnodes,
+            load_factor=self.load_factor,
+            window_s=(60.0 * self.warm_minutes, math.inf),
             seed=self.seed,
         )
 

@@ -64,6 +64,15 @@ def test_a_bad_url_value_falls_back_with_a_visible_note(app, raw):
     assert raw in app.warning[0].value
 
 
+@pytest.mark.parametrize("key", ["draft_len", "lang"])
+def test_a_bad_url_value_brings_no_markup_and_is_cut(app, key):
+    app.query_params[key] = "`![x](http://example.org/x.png)" + "9" * 5000
+    app.run()
+    note = app.warning[0].value
+    assert note.count("`") == 2
+    assert len(note) < 300
+
+
 def test_a_preset_fills_the_controls_that_follow_it(app):
     app.run()
     app.selectbox(key="model").set_value("kimi-linear-48b").run()

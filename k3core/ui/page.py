@@ -177,7 +177,7 @@ class Page:
             except ValueError:
                 fallback = spec.fit(default, values)
                 name = self.t(f"control.{spec.key}")
-                self.note(self.t("bad_url_value", name=name, raw=raw, value=fallback))
+                self.note(self.t("bad_url_value", name=name, raw=_quoted(raw), value=fallback))
                 return fallback
         if default_moved or spec.key not in st.session_state:
             return spec.fit(default, values)
@@ -418,9 +418,15 @@ def frame(slug: str) -> Page:
     st.markdown(page.t("idea"))
     page._note_place = st.empty()
     if not known:
-        page.note(page.t("bad_language", raw=state.incoming["lang"]))
+        page.note(page.t("bad_language", raw=_quoted(state.incoming["lang"])))
     runtime_ready(slug)
     return page
+
+
+def _quoted(raw: str) -> str:
+    """A URL value as code in a note: a link must not bring its own markup, nor fill the page."""
+    text = " ".join(raw.replace("`", "'").split())
+    return text if len(text) <= 40 else text[:39] + "…"
 
 
 def runtime_ready(slug: str) -> None:

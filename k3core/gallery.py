@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from k3core.errors import require
+from k3core.i18n import languages
 
 PANEL_WIDTH = 420
 PNG_SCALE = 2.0
@@ -76,9 +77,9 @@ def figure_spec(name: str, lang: str = "en") -> dict[str, Any]:
         lang: language of its words.
 
     Raises:
-        K3Error: the gallery has no such figure.
+        K3Error: the gallery has no such figure, or the language has no texts.
     """
-    require(name in GALLERY, f"name={name!r} is no figure; allowed: {', '.join(GALLERY)}")
+    _check(name, lang)
     import altair as alt
 
     from k3core.figures.style import dress
@@ -111,15 +112,26 @@ def export(out_dir: Path, lang: str = "en", names: tuple[str, ...] = ()) -> list
 
     Returns:
         The written files, two per figure.
+
+    Raises:
+        K3Error: an unknown figure or language; nothing is written.
     """
+    names = names or tuple(GALLERY)
+    for name in names:
+        _check(name, lang)
     import vl_convert
 
     out_dir.mkdir(parents=True, exist_ok=True)
     written = []
-    for name in names or tuple(GALLERY):
+    for name in names:
         spec = figure_spec(name, lang)
         png, svg = out_dir / f"{name}.png", out_dir / f"{name}.svg"
         png.write_bytes(vl_convert.vegalite_to_png(spec, scale=PNG_SCALE))
         svg.write_text(vl_convert.vegalite_to_svg(spec), encoding="utf-8")
         written += [png, svg]
     return written
+
+
+def _check(name: str, lang: str) -> None:
+    require(name in GALLERY, f"name={name!r} is no figure; allowed: {', '.join(GALLERY)}")
+    require(lang in languages(), f"lang={lang!r} is unknown; allowed: {', '.join(languages())}")

@@ -83,3 +83,13 @@ def test_a_seed_figure_is_written_as_png_and_svg(tmp_path):
 def test_an_unknown_figure_is_refused_with_the_names_that_exist():
     with pytest.raises(ValueError, match="fig_nothing"):
         figure_spec("fig_nothing")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"names": ("fig_mla_paging", "fig_nothing")}, {"lang": "xx"}],
+)
+def test_a_refused_export_writes_nothing(tmp_path, bad):
+    with pytest.raises(ValueError, match=r"fig_nothing|lang='xx'"):
+        export(tmp_path / "new", **bad)
+    assert not (tmp_path / "new").exists()

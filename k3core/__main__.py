@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+MAX_CLUSTERS = 4096  # each puts 160 points on the ring
+MAX_SEED = 2**32 - 1  # fits every generator, also after the checks add to it
+
 
 def _verify(args: argparse.Namespace) -> int:
     from k3core.studies import verification
@@ -171,11 +174,27 @@ def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False))
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} must be at least 1")
+def _integer(text: str, least: int, most: int | None = None) -> int:
+    allowed = f"at least {least}" if most is None else f"{least} to {most}"
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least or (most is not None and number > most):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} must be an integer, {allowed}")
     return number
+
+
+def _positive(text: str) -> int:
+    return _integer(text, 1)
+
+
+def _clusters(text: str) -> int:
+    return _integer(text, 1, MAX_CLUSTERS)
+
+
+def _seed(text: str) -> int:
+    return _integer(text, 0, MAX_SEED)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -192,7 +211,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     verify = commands.add_parser("verify", help="run every check; exit 1 when one fails")
     verify.add_argument("--fault", default="healthy", help="inject a fault (default: %(default)s)")
-    verify.add_argument("--seed", type=int, default=0, help="seed of the tensors")
+    verify.add_argument("--seed", type=_seed, default=0, help="seed of the tensors")
     verify.set_defaults(run=_verify)
 
     engine = commands.add_parser("engine", help="a request before and after its prefix is cached")
@@ -200,7 +219,7 @@ def build_parser() -> argparse.ArgumentParser:
     engine.add_argument(
         "--shared-len", type=_positive, default=600, help="tokens that both prompts share"
     )
-    engine.add_argument("--seed", type=int, default=0, help="seed of weights and prompts")
+    engine.add_argument("--seed", type=_seed, default=0, help="seed of weights and prompts")
     engine.add_argument("--json", action="store_true", help="print JSON")
     engine.set_defaults(run=_engine)
 
@@ -213,11 +232,11 @@ def build_parser() -> argparse.ArgumentParser:
     replay = commands.add_parser("replay", help="replay requests over a fleet of clusters")
     _add_fleet(replay)
     add = replay.add_argument
-    add("--clusters", type=_positive, default=8, help="number of clusters (default: %(default)s)")
+    add("--clusters", type=_clusters, default=8, help="number of clusters (default: %(default)s)")
     add("--router", default="session", help="how a request finds its cluster (default: session)")
     add("--checkpoints", default="junction", help=_CHECKPOINTS)
     add("--budgets", type=_pair, metavar="SHORT,LONG", help="weight held at once, with --admission")
-    add("--seed", type=int, default=0, help="seed of every draw")
+    add("--seed", type=_seed, default=0, help="seed of every draw")
     add(
         "--ticks",
         choices=("both", "raw", "spread"),

@@ -55,7 +55,11 @@ def test_every_command_explains_itself(command, capsys):
         ["replay", "--clusters", "0", "x"],
         ["export"],
         ["export", "--out", "unused", "--figure", "fig_nothing"],
+        ["replay", "--clusters", "1000000", "x"],
+        ["export", "--out", "unused", "--lang", "xx", "--figure", "fig_mla_paging"],
         ["verify", "--fault", "nothing"],
+        ["verify", "--seed", "99999999999999999999"],
+        ["engine", "--seed", "-1"],
         ["engine", "--prompt-len", "many"],
     ],
 )

@@ -204,6 +204,20 @@ def test_published_table_filters_and_opens_the_planner():
     assert any("1,887,436 tokens" in text for text in texts(opened))
 
 
+@pytest.mark.parametrize(
+    ("words", "row", "reused"),
+    [("#51250", "64", "54,880"), ("#53504", "65a", "1,600"), ("#50235", "67b", "3,072")],
+)
+def test_a_published_hit_opens_the_grid_with_its_own_value(words, row, reused):
+    app = open_page(capacity_scene="published")
+    app.text_input(key="published_words").set_value(words).run()
+    table = app.dataframe[0].value.set_index("id")
+    query = dict(pair.split("=") for pair in table.at[row, "open"].lstrip("?").split("&"))
+    opened = open_page(**query)
+    assert not opened.warning
+    assert values(opened)[1] == reused
+
+
 def test_a_filter_without_matches_says_so():
     app = open_page(capacity_scene="published")
     app.text_input(key="published_words").set_value("no such words").run()

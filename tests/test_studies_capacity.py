@@ -16,7 +16,7 @@ from k3core.errors import CapacityError
 from k3core.figures import capacity as figures
 from k3core.figures import home as home_figures
 from k3core.figures import style
-from k3core.studies.capacity import MAX_TOKENS, plan
+from k3core.studies.capacity import MAX_TOKENS, drafts, grid, plan, published, read
 from k3core.studies.home import two_memories
 
 MIB = 2**20
@@ -265,3 +265,85 @@ def test_bill_axis_steps_by_powers_of_two():
         limits.add(axis["scale"]["domain"][1])
     assert all(math.log2(limit).is_integer() for limit in limits)
     assert len(limits) <= 3
+
+
+# The other scenes
+
+
+def test_two_configurations_are_drawn_in_one_picture():
+    one, other = plan().tables, plan(slots_per_request=1, mla_dtype="bfloat16").tables
+    tables = one | {f"{name}_b": other[name] for name in ("bill", "roofs", "point")}
+    for chart in (figures.bill(tables), figures.main_picture(tables)):
+        spec = style.dress(chart, "capacity").to_dict()
+        assert vl_convert.vegalite_to_vega(spec)["marks"]
+    assert set(one["bill"]["part"]) == set(other["bill"]["part"])
+
+
+def test_every_degree_that_divides_the_heads_has_a_row():
+    assert list(plan().tables["every_tp"]["tp"]) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96]
+
+
+def test_drafts_take_requests_and_give_tokens():
+    study = drafts(pool_rule="blocks", rollback_scheme="snapshots")
+    counts = study.tables["counts"]
+    assert counts["tokens_per_step"].is_monotonic_increasing
+    assert counts["requests"].is_monotonic_decreasing
+    assert counts.loc[0, "gain"] == pytest.approx(1)
+    assert (counts["tokens_per_step"] <= counts["drafts"] + 1).all()
+    assert counts.loc[counts["chosen"], "drafts"].item() == 7
+
+
+def test_low_acceptance_makes_drafts_lose_on_a_full_replica():
+    study = drafts(acceptance_len=1.0, rollback_scheme="snapshots")
+    assert (study.tables["counts"]["gain"].iloc[1:] < 1).all()
+
+
+def test_grid_ticks_agree_only_at_common_multiples():
+    study = grid(prompt_tokens=20_000, context_parallel=2)
+    ticks = study.tables["ticks"]
+    assert study.grid.effective == 3072
+    assert set(ticks.loc[ticks["agrees"], "position"] % 3072) == {0}
+    assert study.hit_tokens == 18_432
+    assert (study.tables["hits"]["hit"] < study.tables["hits"]["tokens"]).all()
+
+
+def test_long_prompts_keep_the_grid_drawable():
+    assert len(grid(prompt_tokens=1_048_576, hash_tokens=16).tables["ticks"]) < 3000
+
+
+def test_published_filter_keeps_what_it_says():
+    assert published().num_shown == published().num_records == 111
+    wrong = published(verdict="published-wrong").tables["records"]
+    assert set(wrong["id"]) == {"31b", "46", "47", "48", "67c"}
+    atom = published(subject_code="pools", words="atom RECIPE")
+    assert set(atom.tables["records"]["source"]) == {"ATOM recipe K3 LMCache"}
+    assert published(words="nothing of the kind").num_shown == 0
+
+
+def test_a_paste_is_told_apart():
+    assert read("").kind == "nothing"
+    assert read("Available KV cache memory: 2.30 GiB").kind == "log"
+    with pytest.raises(CapacityError, match="no JSON"):
+        read("{")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_pictures_of_the_scenes_compile_with_words_for_every_key(dark):
+    charts = {
+        **figures.fig_drafts(drafts().tables),
+        **figures.fig_grid(grid(context_parallel=8, dropped_blocks=1).tables),
+        **figures.fig_published(published().tables),
+    }
+    for name, chart in charts.items():
+        spec = style.dress(chart, "capacity", dark=dark).to_dict()
+        assert "capacity." not in json.dumps({k: v for k, v in spec.items() if k != "datasets"})
+        assert vl_convert.vegalite_to_vega(spec)["marks"], name
+
+
+def test_codes_of_the_scenes_have_words():
+    words = style.label_map("capacity")
+    ticks = grid(context_parallel=2, retention_tokens=4096, dropped_blocks=1).tables["ticks"]
+    assert set(ticks["unit"]) <= set(words)
+    ratios = published().tables["ratios"]
+    assert set(ratios["verdict"]) | set(ratios["subject"]) <= set(words)
+    assert set(drafts().tables["load"]["curve"]) <= set(words)

@@ -15,6 +15,7 @@ from k3core.capacity.pools import GIB, SplitPools
 from k3core.capacity.presets import KIMI_K3, KIMI_LINEAR_48B
 from k3core.capacity.published_rows import (
     DSPARK2,
+    GDN_27B,
     K3_BF16,
     K3_TP8,
     LINEAR_TP2,
@@ -38,6 +39,7 @@ LINEAR_LOG = Deployment(
     budget_gib=2.299,
     quantum=64,
 )
+GDN_FP8 = replace(GDN_27B, mla_dtype="float8")
 LING_LOG = Deployment(
     model="ling-3.0-tiny",
     tp=1,
@@ -315,14 +317,21 @@ SLOTS = (
 
 
 def hit_row(
-    code: str, source: str, tokens: int, block: int, published: int, dropped: int = 0
+    code: str,
+    source: str,
+    tokens: int,
+    block: int,
+    published: int,
+    dropped: int = 0,
+    deployment: Deployment | None = None,
 ) -> Published:
-    """Tokens that a repeated prompt reuses."""
+    """Tokens that a repeated prompt reuses; ``deployment`` has that block."""
     drop = f", {dropped} dropped" if dropped else ""
     return Published(
         code, source, f"hit of {tokens:,} tokens, block {block:,}{drop}", published, "tokens",
-        lambda: blocks.hit_tokens(tokens, block, dropped),
+        partial(blocks.hit_tokens, tokens, block, dropped),
         stated(tokens=f"{tokens:,}", block=f"{block:,}", dropped=dropped),
+        deployment=deployment, prompt_tokens=tokens, dropped_blocks=dropped,
     )  # fmt: skip
 
 
@@ -353,18 +362,18 @@ HITS = (
         "41", "K3 report 5.4.1", "last hash boundary of 2,800 tokens", 2_560, "tokens",
         lambda: blocks.aligned_tokens(2_800, 512), stated(hash_block=512),
     ),
-    hit_row("64", "vLLM #51250", 55_009, 784, 54_880),
-    hit_row("65a", "vLLM #53504", 4_481, 1_600, 1_600, dropped=1),
-    hit_row("65b", "vLLM #53504", 4_481, 1_600, 3_200),
-    hit_row("65c", "vLLM #53504", 4_481, 1_568, 3_136),
+    hit_row("64", "vLLM #51250", 55_009, 784, 54_880, deployment=GDN_27B),
+    hit_row("65a", "vLLM #53504", 4_481, 1_600, 1_600, 1, replace(GDN_FP8, drafts=2)),
+    hit_row("65b", "vLLM #53504", 4_481, 1_600, 3_200, deployment=replace(GDN_FP8, drafts=2)),
+    hit_row("65c", "vLLM #53504", 4_481, 1_568, 3_136, deployment=GDN_FP8),
     hit_row("66a", "qwen38 #174", 8_034, 2_176, 6_528),
     hit_row("66b", "qwen38 #174", 15_997, 2_176, 15_232),
     hit_row("66c", "qwen38 #174", 29_932, 2_176, 28_288),
     hit_row("66d", "qwen38 #174", 49_838, 2_176, 47_872),
-    hit_row("67a", "vLLM #50235", 3_072, 1_536, 1_536),
-    hit_row("67b", "vLLM #50235", 3_073, 1_536, 3_072),
+    hit_row("67a", "vLLM #50235", 3_072, 1_536, 1_536, deployment=PLAIN),
+    hit_row("67b", "vLLM #50235", 3_073, 1_536, 3_072, deployment=PLAIN),
     replace(
-        hit_row("67c", "vLLM #50235", 3_073, 1_536, 0),
+        hit_row("67c", "vLLM #50235", 3_073, 1_536, 0, deployment=PLAIN),
         what="hit of 3,073 tokens after a prompt of 3,072",
         wrong="a defect: only the state at the end of a chunk was kept, not the rule",
     ),

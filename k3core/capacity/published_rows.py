@@ -40,6 +40,11 @@ PLAIN = Deployment(tp=8, drafts=0, rollback="snapshots-align")
 DSPARK2 = Deployment(
     tp=8, context=65_536, drafts=2, rollback="snapshots-align", drafter_layers=5, budget_gib=37.8501
 )
+GDN_27B = Deployment(
+    model="qwen3.5-27b", tp=1, drafts=0, rollback="snapshots-align", pool_rule="blocks", quantum=16
+)
+GDN_35B = replace(GDN_27B, model="qwen3.5-35b")
+GDN_NEXT = replace(GDN_27B, model="qwen3-next")
 RECOVER = Deployment(
     tp=8, context=262_144, rollback="corrections", drafter_layers=5, budget_gib=46.476
 )
@@ -118,6 +123,7 @@ STATES = (
     Published(
         "37a", "SGLang #36821", "state of one head and step", 64, "KiB",
         lambda: K3_TP8.state_bytes_per_head / KIB, stated(state="128 x 128, fp32"),
+        deployment=PLAIN,
     ),
     Published(
         "37b", "SGLang #36821", "raw inputs of one head and step", 1, "KiB",
@@ -138,6 +144,7 @@ STATES = (
     Published(
         "44a", "Atlas #533", "recurrent states of one request", 150_994_944, "B",
         lambda: QWEN_27B.recurrent_bytes_per_request, stated(layers=48, heads=48),
+        deployment=GDN_27B,
     ),
     Published(
         "44b", "Atlas #533", "288 snapshots with windows", 45_751_468_032, "B",
@@ -153,10 +160,12 @@ STATES = (
     Published(
         "58a", "SGLang #28730", "Qwen3-Next: recurrent states", 72, "MiB",
         lambda: QWEN_NEXT.recurrent_bytes_per_request / MIB, stated(layers=36, heads=32),
+        deployment=GDN_NEXT,
     ),
     Published(
         "58b", "SGLang #28730", "Qwen3-Next: convolution windows", 1.69, "MiB",
         lambda: QWEN_NEXT.conv_bytes_per_request / MIB, stated(rows="3 of 8,192, bf16"), digits=2,
+        deployment=GDN_NEXT,
     ),
     Published(
         "59", "vLLM on Neuron, GLM kv spec", "one KDA layer of GLM-5.3-Flash, TP64", 67_840, "B",
@@ -308,6 +317,7 @@ BLOCKS = (
     Published(
         "8a", "TokenSpeed test_kimi_k3_cache_spec", "fill of a block by 23 states", 0.882, "",
         lambda: tokenspeed_pool(0).group_fill, stated(states=23), digits=3,
+        deployment=Deployment(tp=8, drafts=3, rollback="low-rank-inputs"),
     ),
     Published(
         "8b", "TokenSpeed test_kimi_k3_cache_spec", "fill with draft planes", 0.6224, "",
@@ -321,19 +331,23 @@ BLOCKS = (
     Published(
         "61a", "vLLM boot log, 2026-04-25", "block", 784, "tokens",
         lambda: QWEN_27B.block_tokens(16), inferred(model="Qwen3.5-27B, TP1, bf16", quantum=16),
+        deployment=GDN_27B,
     ),
     Published(
         "61b", "vLLM boot log, 2026-04-25", "padding of the state page", 0.13, "%",
         lambda: 100 * BlockPool(cost(QWEN_27B, "snapshots", 0), GIB, quantum=16).page_padding,
         inferred(model="Qwen3.5-27B, TP1, bf16"), digits=2,
+        deployment=GDN_27B,
     ),
     Published(
         "62a", "vLLM boot log, 2026-03-23, ROCm", "block", 1_056, "tokens",
         lambda: QWEN_35B.block_tokens(16), inferred(model="Qwen3.5-35B-A3B, TP1", quantum=16),
+        deployment=GDN_35B,
     ),
     Published(
         "62b", "vLLM boot log, 2026-03-23, ROCm", "padding of the state page", 0.76, "%",
         lambda: 100 * BlockPool(cost(QWEN_35B, "snapshots", 0), GIB, quantum=16).page_padding,
         inferred(model="Qwen3.5-35B-A3B, TP1"), digits=2,
+        deployment=GDN_35B,
     ),
 )  # fmt: skip

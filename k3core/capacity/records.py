@@ -65,7 +65,9 @@ class Published:
         not_unique: why the value fits but does not determine its inputs, or an empty string.
         wrong: why the published value is wrong, or an empty string.
         note: a slip of unit or another remark.
-        deployment: what the planner page opens with, or None where the row is about another model.
+        deployment: what the planner page opens with, or None where the page offers no such inputs.
+        prompt_tokens: prompt of a hit, which opens the token grid, or 0.
+        dropped_blocks: blocks that a drafter drops there.
     """
 
     code: str
@@ -81,6 +83,8 @@ class Published:
     wrong: str = ""
     note: str = ""
     deployment: Deployment | None = field(default=None)
+    prompt_tokens: int = 0
+    dropped_blocks: int = 0
 
     @cached_property
     def computed(self) -> float:

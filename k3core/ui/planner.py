@@ -292,6 +292,15 @@ def published_scene(page: Page) -> None:
         st.info(page.t("published.none"))
         return
     opening = {code: query_of(wanted) for code, wanted in r.deployments.items()}
+    for code, (prompt, dropped) in r.prompts.items():
+        if code in opening:
+            hashed = str(r.deployments[code].quantum)
+            opening[code] |= {
+                "capacity_scene": "grid",
+                "grid_prompt": str(prompt),
+                "grid_drop": str(dropped),
+                "grid_hash": hashed,
+            }
     links = [
         "?" + urlencode(opening[code]) if code in opening else None
         for code in r.tables["records"]["id"]

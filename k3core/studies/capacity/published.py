@@ -13,7 +13,8 @@ from k3core.capacity.published import RECORDS, Agreement, subject
 
 @dataclass(frozen=True)
 class PublishedStudy:
-    """Published values; ``deployments`` are the planner's inputs by row, where there are any.
+    """Published values; ``deployments`` are the planner's inputs by row, where there are any;
+    ``prompts`` are prompt and dropped blocks of rows about hits.
 
     Tables:
         records: one row per value, filtered: id, source, what, published, computed, verdict,
@@ -24,6 +25,7 @@ class PublishedStudy:
 
     tables: dict[str, pd.DataFrame]
     deployments: dict[str, Deployment]
+    prompts: dict[str, tuple[int, int]]
     num_shown: int
     num_records: int
 
@@ -96,6 +98,7 @@ def published(subject_code: str = "all", verdict: str = "all", words: str = "") 
             "counts": pd.DataFrame({"verdict": names, "values": [found.count(n) for n in names]}),
         },
         deployments={r.code: r.deployment for r in kept if r.deployment is not None},
+        prompts={r.code: (r.prompt_tokens, r.dropped_blocks) for r in kept if r.prompt_tokens},
         num_shown=len(kept),
         num_records=len(RECORDS),
     )  # fmt: skip

@@ -27,7 +27,7 @@ from tests.fleet_helpers import UNIT, requests
 TOKENS = {"short": 1, "long": 1}
 
 
-# ---- servers, decode, weights -------------------------------------------------------------------
+# ---- servers, decode, weights ------------------------------------------------------------------
 
 
 def test_two_servers_of_a_cluster_prefill_two_requests_at_once():
@@ -88,7 +88,7 @@ def test_bad_weights_raise(weights):
         FleetSimulator(4, weights=weights)
 
 
-# ---- retention ------------------------------------------------------------------------------------
+# ---- retention ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_checkpoints_that_weigh_leave_less_room_for_blocks():
     assert reuse["junction", 8] > reuse["dense", 8]  # the order turns round
 
 
-# ---- admission and classes by tokens ------------------------------------------------------------
+# ---- admission and classes by tokens -----------------------------------------------------------
 
 
 def turns(uncached_second=600):
@@ -246,7 +246,7 @@ def test_overtaking_must_be_a_count():
         BudgetController({"a": 1}, {"a": 1}, max_overtakes=-1)
 
 
-# ---- routers ----------------------------------------------------------------------------------------
+# ---- routers -----------------------------------------------------------------------------------
 
 
 def test_mooncake_fetches_a_prefix_that_another_cluster_holds():
@@ -307,7 +307,7 @@ def test_impossible_router_settings_raise(kwargs):
         RouterSettings(**kwargs)
 
 
-# ---- results and cost --------------------------------------------------------------------------------
+# ---- results and cost --------------------------------------------------------------------------
 
 
 def test_a_window_counts_its_arrivals_and_simulates_all():

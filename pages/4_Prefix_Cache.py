@@ -23,7 +23,7 @@ CASES: dict[str, dict[str, Any]] = {  # what each preset sets; the rest is as in
     "evicted": {"evicted": "states", "missing": "none"},
     "salt": {"salt": True, "missing": "none"},
 }
-SCENES = ("lookup", "stairs", "policies", "cliff")
+SCENES = ("lookup", "stairs", "policies", "cliff", "player")
 
 
 def preset(name: str, usual: Any) -> Any:
@@ -157,6 +157,11 @@ SCENE_CONTROLS: dict[str, tuple[ui.Control, ...]] = {
         ui.Steps("load_opening", 30_000, "load", options=(8_000, 15_000, 30_000, 60_000)),
         ui.Choice("load_history", "resent", "load", options=studies.HISTORIES, style="segments"),
         ui.Toggle("cliff_ends", False, "load"),
+    ),
+    "player": (
+        ui.Choice("player_rule", "junction", "player", options=studies.PLAYER_RULES),
+        ui.Steps("player_pages", 20, "player", options=(12, 14, 16, 18, 20, 30)),
+        ui.Toggle("player_cascade", False, "player"),
     ),
 }
 
@@ -410,7 +415,9 @@ def draw_policies() -> None:
         dense_bytes=bytes_text(dense["checkpoint_bytes"]),
         turns=compared.num_requests["turns"],
         shared=compared.num_requests["shared"],
-        traced=compared.num_requests.get("trace", 0),
+        traced=page.t("policies.traced", requests=count_text(compared.num_requests.get("trace", 0)))
+        if "trace" in compared.num_requests
+        else "",
         pages=count_text(w.load_pages),
         block=count_text(compared.block_tokens),
         best=page.t(f"label.{compared.best('turns')}"),
@@ -452,11 +459,89 @@ def draw_cliff() -> None:
     )
 
 
+def move_player(by: int) -> None:
+    """The buttons: one step back or forward."""
+    st.session_state["player_step"] += by
+
+
+def step_text(step: Any) -> str:
+    """One operation in words."""
+    rest = "rest" if step.action == "write" and step.upto < 0 else step.action
+    return page.t(
+        f"player.{rest}",
+        name=step.name,
+        blocks=" ".join(step.blocks),
+        tokens=count_text(max(step.upto, 0) * 512),
+        salt=page.t("player.salted", salt=step.salt) if step.salt else "",
+    )
+
+
+def result_text(result: tuple[str, dict[str, Any]]) -> str:
+    """What came of it."""
+    code, numbers = result
+    texts = {
+        name: page.t(f"reason.{value}_short") if name == "reason" else count_text(value)
+        for name, value in numbers.items()
+    }
+    return page.t(f"player.{code}", **texts)
+
+
+def draw_player() -> None:
+    """A scenario, step by step, drawn from the real pool and cache."""
+    name = page.choice("player_scenario", tuple(studies.SCENARIOS))
+    last = studies.num_steps(name)
+    at = page.body_controls(
+        ui.Slider("player_step", studies.first_lookup(name), low=0, high=last)
+    ).player_step
+    back, forward, _ = st.columns([1, 1, 4])
+    back.button(
+        page.t("player.back"), on_click=move_player, args=(-1,), disabled=at == 0, width="stretch"
+    )
+    forward.button(
+        page.t("player.forward"),
+        on_click=move_player,
+        args=(1,),
+        disabled=at == last,
+        width="stretch",
+    )
+    shown = page.study(
+        studies.player,
+        scenario=name,
+        step=at,
+        rule=w.player_rule,
+        num_pages=w.player_pages,
+        cascade=w.player_cascade,
+        seed=v.seed,
+    )
+    lines = []
+    for index, step in enumerate(shown.steps):
+        words = f"{index + 1}. {step_text(step)}"
+        if index < at:
+            words += f" — {result_text(shown.results[index])}"
+        lines.append(
+            f"**{words}**" if index == at - 1 else words if index < at else f":gray[{words}]"
+        )
+    page.section(
+        "player",
+        figures.player_pictures(shown.tables),
+        tables=shown.tables,
+        step=at,
+        steps=last,
+        now=result_text(shown.results[-1]) if shown.results else page.t("player.start"),
+        free=shown.num_free,
+        cached=shown.num_cached,
+        owned=shown.num_owned,
+        orphans=shown.num_orphans,
+    )
+    st.markdown("\n".join(lines))
+
+
 DRAWN = {
     "lookup": draw_lookup,
     "stairs": draw_stairs,
     "policies": draw_policies,
     "cliff": draw_cliff,
+    "player": draw_player,
 }
 DRAWN[scene]()
 page.words()

@@ -9,6 +9,7 @@ from k3core.figures.prefix_cache.panels import (
     hash_pictures,
     ladder_picture,
 )
+from k3core.figures.prefix_cache.player import player_pictures
 from k3core.figures.prefix_cache.ruler import main_picture
 from k3core.figures.prefix_cache.stairs import stairs_pictures
 
@@ -21,6 +22,7 @@ __all__ = [
     "hash_pictures",
     "ladder_picture",
     "main_picture",
+    "player_pictures",
     "policy_pictures",
     "stairs_pictures",
 ]

@@ -15,7 +15,7 @@ Panels = dict[str, alt.Chart | alt.LayerChart]
 _POLICIES = ["chunk_end", "replay", "interval", "junction", "capped", "dense"]
 _POOL_COLOURS = [style.REJECTED, style.KDA, style.ACCEPTED]
 _POOL_DASHES = [[1, 0], [6, 3], [2, 2]]
-_HEIGHT = 300
+_HEIGHT = 330
 
 
 def policy_pictures(tables: Tables) -> Panels:
@@ -32,15 +32,15 @@ def policy_pictures(tables: Tables) -> Panels:
     return panels
 
 
-def _trade(part: pd.DataFrame, title: str) -> alt.LayerChart:
+def _trade(part: pd.DataFrame, title: str) -> alt.Chart:
     high = float(part["checkpoint_bytes"].max())
     base = style.labelled(alt.Chart(part), "policy")
     x = alt.X("checkpoint_bytes:Q").scale(domain=[0, max(high * 1.25, 1)], nice=False)
     y = alt.Y("hit_rate:Q").scale(domain=[0, 1], nice=False)
-    points = base.mark_point(filled=True, size=110, opacity=1, stroke="white", strokeWidth=1)
+    points = base.mark_point(filled=True, size=110, opacity=1)
     points = points.encode(
         x.axis(style.bytes_axis("prefix_cache.axis.checkpoint_bytes", high=high)),
-        y.axis(title="prefix_cache.axis.hit_rate", format=".0%"),
+        y.axis(title="prefix_cache.axis.hit_rate", format=".0%", values=[0, 0.25, 0.5, 0.75, 1]),
         alt.Color("policy:N")
         .scale(
             domain=_POLICIES,
@@ -72,7 +72,7 @@ def _trade(part: pd.DataFrame, title: str) -> alt.LayerChart:
             alt.Tooltip("refused:Q", title="prefix_cache.axis.refused"),
         ],
     )
-    return alt.LayerChart(layer=[points], height=_HEIGHT, title=title)
+    return points.properties(height=_HEIGHT, title=title)
 
 
 def _pages(part: pd.DataFrame, title: str) -> alt.Chart:
@@ -125,27 +125,28 @@ def cliff_pictures(tables: Tables) -> Panels:
     }
 
 
-def _lines(table: pd.DataFrame, x: alt.X, title: str, what: str) -> alt.Chart:
+def _lines(table: pd.DataFrame, x: alt.X, title: str, what: str) -> alt.LayerChart:
     pools = sorted(int(pages) for pages in set(table["pages"]))
-    return (
-        alt.Chart(table)
-        .mark_line(strokeWidth=2.5, point=alt.OverlayMarkDef(filled=True, size=60))
-        .encode(
-            x,
-            alt.Y("share:Q")
-            .scale(domain=[0, 1], nice=False)
-            .axis(title="prefix_cache.axis.later_share", format=".0%"),
-            alt.Color("pages:O")
-            .scale(domain=pools, range=_POOL_COLOURS)
-            .legend(alt.Legend(orient="top", format=",d"))
-            .title("prefix_cache.axis.pool"),
-            alt.StrokeDash("pages:O").scale(domain=pools, range=_POOL_DASHES).legend(None),
-            tooltip=[
-                alt.Tooltip("pages:Q", format=",", title="prefix_cache.axis.pool"),
-                alt.Tooltip(f"{what}:Q", format=",", title=f"prefix_cache.axis.{what}"),
-                alt.Tooltip("share:Q", format=".1%", title="prefix_cache.axis.later_share"),
-                alt.Tooltip("refused:Q", title="prefix_cache.axis.refused"),
-            ],
-        )
-        .properties(height=340, title=title)
+    y = alt.Y("share:Q").scale(domain=[0, 1], nice=False)
+    colour = alt.Color("pages:O").scale(domain=pools, range=_POOL_COLOURS)
+    base = alt.Chart(table)
+    lines = base.mark_line(strokeWidth=2.5).encode(
+        x,
+        y.axis(title="prefix_cache.axis.later_share", format=".0%"),
+        colour.legend(
+            alt.Legend(orient="top", format=",d", symbolType="stroke", symbolSize=300)
+        ).title("prefix_cache.axis.pool"),
+        alt.StrokeDash("pages:O").scale(domain=pools, range=_POOL_DASHES).legend(None),
     )
+    points = base.mark_point(filled=True, size=60, opacity=1).encode(
+        x,
+        y,
+        colour,
+        tooltip=[
+            alt.Tooltip("pages:Q", format=",", title="prefix_cache.axis.pool"),
+            alt.Tooltip(f"{what}:Q", format=",", title=f"prefix_cache.axis.{what}"),
+            alt.Tooltip("share:Q", format=".1%", title="prefix_cache.axis.later_share"),
+            alt.Tooltip("refused:Q", title="prefix_cache.axis.refused"),
+        ],
+    )
+    return alt.LayerChart(layer=[lines, points], height=340, title=title)

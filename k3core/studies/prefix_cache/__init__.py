@@ -11,6 +11,14 @@ from k3core.studies.prefix_cache.lookup import (
     lookup,
     misses,
 )
+from k3core.studies.prefix_cache.player import (
+    PLAYER_RULES,
+    SCENARIOS,
+    PlayerStudy,
+    first_lookup,
+    num_steps,
+    player,
+)
 from k3core.studies.prefix_cache.policies import POLICY_CODES, PolicyStudy, policies
 from k3core.studies.prefix_cache.scene import EVICTIONS, POLICIES, kept_boundaries
 from k3core.studies.prefix_cache.stairs import LADDER_RULES, StairsStudy, stairs
@@ -22,23 +30,29 @@ __all__ = [
     "HISTORIES",
     "INTERVALS",
     "LADDER_RULES",
+    "PLAYER_RULES",
     "POLICIES",
     "POLICY_CODES",
+    "SCENARIOS",
     "CliffStudy",
     "CostStudy",
     "HashStudy",
     "LadderStudy",
     "LookupStudy",
     "MissStudy",
+    "PlayerStudy",
     "PolicyStudy",
     "StairsStudy",
     "cliff",
     "cost",
+    "first_lookup",
     "hash_schemes",
     "kept_boundaries",
     "ladder",
     "lookup",
     "misses",
+    "num_steps",
+    "player",
     "policies",
     "stairs",
 ]

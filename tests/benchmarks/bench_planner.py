@@ -1,6 +1,6 @@
 """Time of one planner call against its bound of one millisecond.
 
-Run: ``python -m pytest tests/benchmarks/test_planner_benchmark.py --benchmark-only`` with
+Run: ``python -m pytest tests/benchmarks/bench_planner.py`` with
 pytest-benchmark installed. Never part of the test verdict: ``tests/benchmarks`` is not collected.
 """
 

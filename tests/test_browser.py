@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -53,6 +54,19 @@ pytestmark = [
 ]
 
 
+class Server(NamedTuple):
+    """The running app."""
+
+    address: str
+    pid: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """Largest resident memory so far (Linux)."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status).group(1)) * 1024
+
+
 @pytest.fixture(scope="module")
 def server():
     """The app on a free port; ends with the tests of this file."""
@@ -78,7 +92,7 @@ def server():
                 assert process.poll() is None, "the app ended before it answered"
                 assert time.monotonic() < deadline, "the app does not answer"
                 time.sleep(0.2)
-        yield address
+        yield Server(address, process.pid)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGTERM)
@@ -142,7 +156,7 @@ def visit(server, browser):
     visits = []
 
     def open_tab(path: str = "", width: int = 1440, scheme: str = "light") -> Visit:
-        visit = Visit(browser, server, width, scheme)
+        visit = Visit(browser, server.address, width, scheme)
         visits.append(visit)
         visit.open(path)
         return visit
@@ -212,3 +226,11 @@ def test_a_link_is_reproduced_kept_over_a_page_switch_and_undone_by_back(visit):
     seen.tab.wait_for_url("**kcp_ranks=7*")
     seen.settle()
     assert thumb.input_value() == "7"
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+def test_the_server_stays_below_one_gibibyte_with_all_pages_visited(server, visit):
+    seen = visit()
+    for name in NAMES[1:]:
+        seen.open(name)
+    assert server.peak_bytes < 2**30

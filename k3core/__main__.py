@@ -170,6 +170,18 @@ def _published(args: argparse.Namespace) -> int:
     return 1 if any(record.unexplained for record in RECORDS) else 0
 
 
+def _bench_report(args: argparse.Namespace) -> int:
+    from k3core.studies.bench_report import bench_report
+
+    report = bench_report(args.results).markdown()
+    if args.out is None:
+        print(report)
+    else:
+        args.out.write_text(report + "\n", encoding="utf-8")
+        print(args.out)
+    return 0
+
+
 def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False))
 
@@ -222,6 +234,13 @@ def build_parser() -> argparse.ArgumentParser:
     engine.add_argument("--seed", type=_seed, default=0, help="seed of weights and prompts")
     engine.add_argument("--json", action="store_true", help="print JSON")
     engine.set_defaults(run=_engine)
+
+    bench = commands.add_parser("bench-report", help="the last benchmark results as Markdown")
+    bench.add_argument(
+        "results", type=Path, nargs="?", help="results file or folder (default: .benchmarks)"
+    )
+    bench.add_argument("--out", type=Path, metavar="FILE", help="write here instead of printing")
+    bench.set_defaults(run=_bench_report)
 
     export = commands.add_parser("export", help="draw the 14 figures as PNG and SVG")
     export.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")

@@ -127,8 +127,8 @@ def stairs(
     hashes = [bytes([index, 0]) for index in range(MAX_BLOCKS + 1)]
     lengths = range(unit, MAX_BLOCKS * unit + 2)
     ceiling = {n: grid.ceiling_tokens(n) for n in lengths}
-    found = _found_again(grid, Retention(rule), hashes, lengths, num_groups)
-    chunk_only = _found_again(grid, Retention("chunk_end"), hashes, lengths, num_groups)
+    found = found_again(grid, Retention(rule), hashes, lengths, num_groups)
+    chunk_only = found_again(grid, Retention("chunk_end"), hashes, lengths, num_groups)
     rows = [
         (n, series, values[n])
         for series, values in (
@@ -158,7 +158,7 @@ def stairs(
     )
 
 
-def _found_again(
+def found_again(
     grid: EffectiveGrid,
     retention: Retention,
     hashes: list[bytes],

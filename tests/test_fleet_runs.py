@@ -1,4 +1,4 @@
-"""Runs of the fleet against queueing theory, and what holds in every run."""
+"""Runs of the fleet: one FIFO server bit for bit, and what holds in every run."""
 
 import json
 import math
@@ -9,18 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from k3core.fleet import (
-    ROUTERS,
+    ALL_ROUTERS,
     BudgetController,
+    DecodeStage,
     Failure,
     FleetSimulator,
     Workload,
     synthetic_workload,
 )
 from k3core.fleet.result import IN_FLIGHT, SERVED
-from k3core.fleet.stats import order_statistic
 from tests.fleet_helpers import UNIT, requests
 
-# ---- queueing oracles ------------------------------------------------------------------------
+# ---- one server ------------------------------------------------------------------------
 
 
 @given(
@@ -48,41 +48,6 @@ def test_every_cluster_of_a_ring_is_a_lindley_recursion_with_its_own_hits():
         assert result.finish_s[index] == departure[cluster]
 
 
-@pytest.mark.parametrize("load", [0.5, 0.7])
-def test_constant_service_waits_as_an_m_d_1_queue(load):
-    num, service = 120_000, UNIT.seconds(500)
-    arrival_s = np.cumsum(np.random.default_rng(3).exponential(service / load, num))
-    workload = Workload(
-        arrival_s, np.full(num, 500), np.zeros(num, np.int64), np.zeros(num, np.int64),
-        np.arange(num + 1), np.zeros(num, np.uint64),
-    )  # fmt: skip
-    result = FleetSimulator(1, capacity_blocks=0, cost=UNIT).run(workload)
-    waits = result.start_s - workload.arrival_s
-    assert waits.mean() == pytest.approx(load * service / (2 * (1 - load)), rel=0.03)
-    if load == 0.5:  # P95 of the wait: Erlang's formula gives 2.0506 service times
-        assert order_statistic(waits, 0.95) == pytest.approx(2.0506 * service, rel=0.03)
-
-
-def test_refusals_without_a_queue_follow_erlang_b():
-    """Four servers' worth of budget, each request served at once: blocking is B(4, a)."""
-    num, load = 60_000, 3.0
-    rng = np.random.default_rng(5)
-    arrival_s = np.cumsum(rng.exponential(1 / load, num))
-    lengths = np.maximum(1, (rng.exponential(1000, num)).astype(np.int64))
-    lengths = np.minimum(lengths, 16_000)
-    workload = requests(*zip(arrival_s.tolist(), lengths.tolist(), range(num), strict=True))
-    budget = BudgetController({"short": 4, "long": 1}, {"short": 1, "long": 1})
-    # Four clusters and at most four admitted: least-loaded always finds an idle one.
-    result = FleetSimulator(
-        4, router="least-loaded", capacity_blocks=0, cost=UNIT, admission=budget
-    ).run(workload)
-    blocking, offered = 1.0, load * float(lengths.mean()) / 1000
-    for servers in range(1, 5):
-        blocking = offered * blocking / (servers + offered * blocking)
-    assert (result.start_s == workload.arrival_s)[result.is_served].all()
-    assert result.rejected_share("short") == pytest.approx(blocking, rel=0.03)
-
-
 # ---- invariants of every run -------------------------------------------------------------------
 
 ADMISSIONS = {
@@ -92,7 +57,13 @@ ADMISSIONS = {
     "shared": BudgetController(
         {"all": 4}, {"short": 1, "long": 2}, "queue", {"short": "all", "long": "all"}
     ),
+    "overtake": BudgetController(
+        {"short": 20_000, "long": 150_000}, {"short": 1, "long": 1}, "queue", None, 4
+    ),
+    "tokens": BudgetController({"short": 9_000, "long": 150_000}, {"short": 1, "long": 1}),
 }
+BY_TOKENS = ("overtake", "tokens")
+RULES = ["dense", "replay", "junction", "none", "every-3", "junction+cap2"]
 FAILURES = st.lists(
     st.tuples(st.integers(0, 4), st.floats(0, 30), st.one_of(st.just(math.inf), st.floats(1, 20))),
     max_size=4,
@@ -121,13 +92,21 @@ def runs(draw):
             ticks, workload.input_len, workload.output_len, workload.block_ids,
             workload.block_offsets, workload.sessions, workload.long_threshold,
         )  # fmt: skip
+    admission = draw(st.sampled_from(list(ADMISSIONS)))
     return workload, FleetSimulator(
         num_clusters,
-        router=draw(st.sampled_from(list(ROUTERS))),
+        router=draw(st.sampled_from(list(ALL_ROUTERS))),
         capacity_blocks=draw(st.sampled_from([None, 0, 5, 60])),
         cost=draw(st.sampled_from(["kimi-k3", "mooncake-llama3-70b"])),
-        rule=draw(st.sampled_from(["dense", "replay", "junction"])),
-        admission=ADMISSIONS[draw(st.sampled_from(list(ADMISSIONS)))],
+        rule=draw(st.sampled_from(RULES)),
+        checkpoint_blocks=draw(st.sampled_from([0, 0, 8])),
+        admission=ADMISSIONS[admission],
+        admission_by=draw(st.sampled_from(["total", "uncached"]))
+        if admission in BY_TOKENS
+        else "class",
+        class_by=draw(st.sampled_from(["total", "total", "uncached"])),
+        servers=draw(st.sampled_from([1, 1, 2, 3])),
+        decode=draw(st.sampled_from([None, None, DecodeStage(300_000), DecodeStage(40_000, 0.1)])),
         failures=failures,
         vnodes=draw(st.integers(1, 20)),
         horizon_s=draw(st.sampled_from([math.inf, 7.0, 25.0])),
@@ -135,7 +114,7 @@ def runs(draw):
     )
 
 
-@settings(max_examples=150)
+@settings(max_examples=250)
 @given(runs())
 def test_every_run_conserves_requests_time_and_order(case):
     workload, sim = case
@@ -157,7 +136,7 @@ def test_every_run_conserves_requests_time_and_order(case):
 
 def assert_little(workload, result):
     """L = lambda W: the loop's own count of who is inside equals the time that they spent."""
-    leaves = np.where(result.is_served, result.finish_s, result.end_s)
+    leaves = np.where(result.is_served, result.done_s, result.end_s)
     inside = (result.status == SERVED) | (result.status == IN_FLIGHT)
     for index, cls in enumerate(("short", "long")):
         rows = inside & result.of_class(cls)
@@ -171,7 +150,7 @@ def assert_prefix_rules(workload, sim, result):
     num_tokens = workload.input_len[rows]
     assert (reused <= np.minimum(hit * 512, num_tokens - 1)).all()
     assert (reused % 512 == 0).all()
-    if sim.rule == "dense":
+    if sim.rule == "dense" and sim.router != "mooncake":
         np.testing.assert_array_equal(reused, np.minimum(hit, (num_tokens - 1) // 512) * 512)
     if sim.capacity_blocks is not None:
         assert (result.cached_blocks <= sim.capacity_blocks).all()
@@ -180,30 +159,53 @@ def assert_prefix_rules(workload, sim, result):
 def assert_clusters_serve_in_order(sim, result):
     for cluster in range(len(sim.clusters)):
         rows = result.is_served & (result.cluster == cluster)
-        start, finish = result.start_s[rows], result.finish_s[rows]
-        order = np.argsort(start, kind="stable")
-        assert (start[order][1:] >= finish[order][:-1]).all()
+        start, finish, done = (c[rows] for c in (result.start_s, result.finish_s, result.done_s))
+        events = sorted([(t, 1) for t in start] + [(t, 0) for t in finish])
+        busy = np.cumsum([1 if begins else -1 for _, begins in events])
+        if (finish > start).all():
+            assert (busy <= sim.servers).all()
         for failure in sim.failures:
             if failure.cluster == cluster:
-                assert ((finish <= failure.at_s) | (start >= failure.return_s)).all()
+                assert ((done <= failure.at_s) | (start >= failure.return_s)).all()
+    if sim.decode is not None:
+        assert_decode_holds(sim, result)
     expected = [
-        sim.cost.seconds(int(n), int(r))
-        for n, r in zip(result.workload.input_len, result.reused_len, strict=True)
+        sim.cost.seconds(int(n), int(r)) + f * sim.routing.transfer_s_per_token
+        for n, r, f in zip(
+            result.workload.input_len, result.reused_len, result.fetched_len, strict=True
+        )
     ]
     np.testing.assert_allclose(
         result.service_s[result.is_served], np.array(expected)[result.is_served], rtol=1e-9
     )
 
 
+def assert_decode_holds(sim, result):
+    """No cluster ever has more than its token budget in decode, by those who were served."""
+    held = result.workload.input_len + result.workload.output_len
+    for cluster in range(len(sim.clusters)):
+        rows = result.is_served & (result.cluster == cluster)
+        lasts = result.workload.output_len[rows] * sim.decode.seconds_per_token
+        done = result.done_s[rows]
+        assert (done - lasts >= result.finish_s[rows] - 1e-9).all()
+        events = [
+            (t - last + 1e-9, 1, n) for t, last, n in zip(done, lasts, held[rows], strict=True)
+        ]
+        events += [(t, 0, -n) for t, n in zip(done, held[rows], strict=True)]
+        assert all(np.cumsum([n for _, _, n in sorted(events)]) <= sim.decode.token_budget)
+
+
 def assert_budgets_hold(workload, sim, result):
     if sim.admission is None:
-        assert result.num_rejected() == 0
+        assert result.num_refused_for("no_budget") == 0
         return
     if sim.admission.mode == "queue":
-        assert result.num_rejected() == 0
+        assert result.num_refused_for("no_budget") == 0
+    if sim.admission_by != "class":
+        return
     lanes = {sim.admission.lanes[cls] for cls in ("short", "long")}
     admitted = np.isfinite(result.admit_s)
-    leaves = np.where(result.is_served, result.finish_s, math.inf)
+    leaves = np.where(result.is_served, result.done_s, math.inf)
     for lane in lanes:
         events = []
         for cls in ("short", "long"):

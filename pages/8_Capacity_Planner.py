@@ -146,6 +146,7 @@ def plan_scene() -> None:
     for index, line in enumerate(lines):
         cells[3 * index // len(lines)].latex(line)
     page.data(r.tables["bill"].drop(columns=["start", "end", "text"]), "bill")
+    page.data(r.tables["numbers"], "plan")
     page.data(r.tables["profile"], "profile")
     st.download_button(
         page.t("download.json"),

@@ -53,6 +53,9 @@ def test_command_prints_the_numbers_of_a_deployment_per_rank(capsys):
     assert values["num_blocks"] == 2350
     assert values["max_concurrency"] == pytest.approx(2350 / 92, abs=1e-4)
     assert values["per"] == "rank"
+    assert values["transfer_bytes_per_request"] == 8 * 56_171_520 + 131_072 * 13_824
+    assert values["context_parallel_bytes_per_layer"] == 1_572_864
+    assert values["reusable_prefix_tokens"] == (2350 - 25 * 92) // 4 * 1536
 
 
 def test_command_shows_every_default(capsys):

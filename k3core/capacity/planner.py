@@ -144,6 +144,17 @@ class CapacityPlan:
             "num_blocks": block.num_blocks,
             "max_concurrency": round(self.max_concurrency, 4),
             "max_requests": self.max_requests,
+            "page_padding": round(block.page_padding, 6),
+            "reusable_prefix_tokens": block.reusable_tokens(
+                block.max_requests(self.mean_tokens), self.mean_tokens
+            ),
+            "longest_context": block.longest_context,
+            "checkpoint_share_per_block": round(
+                self.memory.checkpoint_share(block.block_tokens), 6
+            ),
+            "transfer_bytes_per_request": self.memory.transfer_bytes(self.mean_tokens),
+            "context_parallel_bytes_per_layer": self.memory.context_parallel_bytes_per_layer,
+            "rollback_step_bytes": round(self.cost.step_traffic(1 + deployment.drafts // 2).total),
             "printed_tokens": block.printed_tokens(context),
             "printed_tokens_2025": block.printed_tokens_2025,
             "break_even_tokens": self.memory.break_even_tokens,

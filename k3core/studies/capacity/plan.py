@@ -52,6 +52,7 @@ class CapacityStudy:
         ratios: requests admitted against the pool ratio (empty for one pool of blocks).
         profile: the engine rule behind the roofs.
         limits: every roof at the mean length with its slack.
+        numbers: every result and input of the plan, as the command line prints them.
     """
 
     tables: dict[str, pd.DataFrame]
@@ -199,6 +200,7 @@ def plan(target_requests: int = 64, **inputs: object) -> CapacityStudy:
                 }
             ),
             "profile": profile_table(planned.profile),
+            "numbers": _number_table(planned),
             "limits": pd.DataFrame(
                 [(roof.code, roof.requests, roof.slack) for roof in planned.roofs],
                 columns=["roof", "requests", "slack"],
@@ -210,6 +212,16 @@ def plan(target_requests: int = 64, **inputs: object) -> CapacityStudy:
         best_ratio=best_ratio,
         best_ratio_requests=best_requests,
     )
+
+
+def _number_table(planned: CapacityPlan) -> pd.DataFrame:
+    """Results, then inputs; values as text, because they are of many kinds."""
+    values = planned.as_dict()
+    inputs = values.pop("inputs")
+    values.pop("engine_rule")
+    rows = [("result", name, str(value)) for name, value in values.items()]
+    rows += [("input", name, str(value)) for name, value in inputs.items()]
+    return pd.DataFrame(rows, columns=["kind", "name", "value"])
 
 
 def profile_table(profile: EngineProfile) -> pd.DataFrame:

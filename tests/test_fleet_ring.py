@@ -175,7 +175,7 @@ def test_an_empty_ring_raises():
     [
         (lambda r: r.add_cluster("a"), "on the ring already"),
         (lambda r: r.add_cluster("", 8), "non-empty"),
-        (lambda r: r.add_cluster(True, 8), "cluster=True"),
+        (lambda r: r.add_cluster(True, 8), "id=True"),
         (lambda r: r.add_cluster("x", 0), "vnodes=0"),
         (lambda r: r.add_cluster("x", 2.5), "vnodes=2.5"),
         (lambda r: r.remove_cluster("x"), "not on the ring"),

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from k3core.errors import K3Error, require
+from k3core.errors import K3Error, require, require_count
 
 ClusterId = str | int
 SessionId = str | bytes | int
@@ -117,19 +117,18 @@ class ConsistentHashRing:
         self._clusters: tuple[ClusterId, ...] = ()
         self._stale = True
 
-    def add_cluster(self, cluster: ClusterId, vnodes: int = 8) -> None:
+    def add_cluster(self, id: ClusterId, vnodes: int = 8) -> None:
         """Put a cluster on the ring with ``vnodes`` points; more points, more sessions.
 
         Raises:
             K3Error: the cluster is on the ring already, its id is not a name or an integer,
                 or ``vnodes`` < 1.
         """
-        is_id = isinstance(cluster, (str, int)) and not isinstance(cluster, bool)
-        require(is_id and cluster != "", f"cluster={cluster!r} must be a non-empty str or an int")
-        require(cluster not in self._points, f"cluster={cluster!r} is on the ring already")
-        is_count = isinstance(vnodes, int) and not isinstance(vnodes, bool)
-        require(is_count and vnodes >= 1, f"vnodes={vnodes!r} must be an integer >= 1")
-        self._points[cluster] = vnode_positions(cluster, vnodes)
+        is_id = isinstance(id, (str, int)) and not isinstance(id, bool)
+        require(is_id and id != "", f"id={id!r} must be a non-empty str or an int")
+        require(id not in self._points, f"id={id!r} is on the ring already")
+        require_count("vnodes", vnodes, 1)
+        self._points[id] = vnode_positions(id, vnodes)
         self._membership_changed()
 
     def remove_cluster(self, cluster: ClusterId) -> None:
@@ -138,7 +137,8 @@ class ConsistentHashRing:
         Raises:
             K3Error: the cluster is not on the ring.
         """
-        require(cluster in self._points, f"cluster={cluster!r} is not on the ring")
+        known = isinstance(cluster, (str, int)) and cluster in self._points
+        require(known, f"cluster={cluster!r} is not on the ring; on it: {list(self._points)[:8]}")
         del self._points[cluster]
         self._membership_changed()
 
@@ -206,7 +206,8 @@ class ConsistentHashRing:
 
     def vnodes(self, cluster: ClusterId) -> int:
         """Points of one cluster."""
-        require(cluster in self._points, f"cluster={cluster!r} is not on the ring")
+        known = isinstance(cluster, (str, int)) and cluster in self._points
+        require(known, f"cluster={cluster!r} is not on the ring; on it: {list(self._points)[:8]}")
         return len(self._points[cluster])
 
     def arcs(self) -> list[Arc]:

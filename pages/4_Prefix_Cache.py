@@ -515,19 +515,20 @@ def draw_player() -> None:
     )
     lines = []
     for index, step in enumerate(shown.steps):
-        words = f"{index + 1}. {step_text(step)}"
+        words = step_text(step)
         if index < at:
             words += f" — {result_text(shown.results[index])}"
-        lines.append(
-            f"**{words}**" if index == at - 1 else words if index < at else f":gray[{words}]"
-        )
+        marked = f":gray[{words}]" if index >= at else f"**{words}**" if index == at - 1 else words
+        lines.append(f"{index + 1}. {marked}")
     page.section(
         "player",
         figures.player_pictures(shown.tables),
         tables=shown.tables,
         step=at,
         steps=last,
-        now=result_text(shown.results[-1]) if shown.results else page.t("player.start"),
+        now=f"{step_text(shown.steps[at - 1])} — {result_text(shown.results[-1])}"
+        if at
+        else page.t("player.start"),
         free=shown.num_free,
         cached=shown.num_cached,
         owned=shown.num_owned,

@@ -35,7 +35,7 @@ def test_first_screen_shows_the_case_of_the_picture(default):
 
 def test_every_chart_is_there_and_no_text_is_missing():
     app = open_page()
-    assert len(app.get("vega_lite_chart")) == 10
+    assert len(app.get("vega_lite_chart")) == 11
     texts = [e.value for kind in (app.markdown, app.caption, app.subheader) for e in kind]
     texts += [m.label for m in app.metric] + [m.delta for m in app.metric]
     assert not [text for text in texts if "⟦" in text]
@@ -47,6 +47,9 @@ CASES = {
     "last_token": ("3,584 tokens", "512 tokens"),
     "not_ready": ("0 tokens", "4,096 tokens"),
     "fork": ("0 tokens", "4,096 tokens"),
+    "drafter": ("3,072 tokens", "1,024 tokens"),
+    "evicted": ("3,072 tokens", "1,024 tokens"),
+    "salt": ("0 tokens", "0 tokens"),
 }
 
 
@@ -82,6 +85,9 @@ ENDS = {
     "prefix_every": ("1", "8"),
     "prefix_missing": ("none", "all", "0"),
     "prefix_missing_at": ("1024",),
+    "prefix_drop": ("1",),
+    "prefix_salt": ("1",),
+    "prefix_evicted": ("states", "blocks"),
     "prefix_cost_model": ("kimi-linear-48b", "glm-5.3-flash"),
     "prefix_cost_len": ("4000", "1000000"),
     "prefix_cost_new": ("1", "64000"),
@@ -123,3 +129,89 @@ def test_controls_that_do_not_act_are_not_offered():
         widget.key for kind in ("slider", "select_slider", "selectbox") for widget in app.get(kind)
     }
     assert not {"prefix_every", "prefix_missing", "prefix_missing_at"} & keys
+
+
+SCENES = {
+    "stairs": {
+        "tp": ("1", "16"),
+        "mla_dtype": ("bfloat16",),
+        "model": ("kimi-linear-48b",),
+        "grid_hash": ("512",),
+        "grid_dcp": ("8",),
+        "grid_drafts": ("7",),
+        "grid_drop": ("1",),
+        "grid_rule": ("dense", "none", "chunk_end"),
+    },
+    "policies": {
+        "load_pages": ("50", "3200"),
+        "load_interval": ("1",),
+        "load_cap": ("1", "8"),
+        "grid_budget": ("2048",),
+        "grid_drop": ("1",),
+        "load_conversations": ("1", "8"),
+        "load_history": ("stripped",),
+        "tp": ("1",),
+    },
+    "cliff": {
+        "cliff_pages": ("60", "720"),
+        "load_alive": ("1", "8"),
+        "cliff_interval": ("1", "32"),
+        "load_opening": ("8000",),
+        "load_history": ("stripped",),
+        "cliff_ends": ("1",),
+    },
+    "player": {
+        "player_step": ("0", "12"),
+        "player_rule": ("dense", "none"),
+        "player_pages": ("12", "30"),
+        "player_scenario": ("evict", "salt", "full", "abort", "together", "branch"),
+    },
+}
+
+
+def specs(app):
+    """Every chart with its data."""
+    return [chart.proto.spec + str(chart.proto.datasets) for chart in app.get("vega_lite_chart")]
+
+
+@pytest.fixture(scope="module", params=SCENES)
+def scene(request):
+    app = open_page(prefix_scene=request.param)
+    return request.param, shown(app), specs(app)
+
+
+def test_each_scene_draws_its_own_section_in_words(scene):
+    _name, (metrics, _, words), charts = scene
+    assert len(metrics) == 4
+    assert 3 <= len(charts) <= 5
+    assert not [text for text in words if "⟦" in text]
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "raw"),
+    [(n, k, raw) for n, keys in SCENES.items() for k, ends in keys.items() for raw in ends],
+)
+def test_each_scene_control_acts(name, key, raw):
+    app = open_page(prefix_scene=name, **{key: raw})
+    assert not app.warning
+    usual = open_page(prefix_scene=name)
+    assert (shown(app), specs(app)) != (shown(usual), specs(usual))
+
+
+def test_the_player_steps_back_and_forward_and_keeps_its_place_in_the_link():
+    app = open_page(prefix_scene="player")
+    start = app.slider(key="player_step").value
+    next(b for b in app.button if b.label == "Step forward").click().run()
+    assert app.slider(key="player_step").value == start + 1
+    assert app.query_params["player_step"] == str(start + 1)
+    next(b for b in app.button if b.label == "Step back").click().run()
+    assert app.slider(key="player_step").value == start
+    assert not app.exception
+
+
+def test_a_cascade_leaves_no_orphans():
+    link = {"prefix_scene": "player", "player_scenario": "evict", "player_step": "10"}
+    kept = shown(open_page(**link))[2]
+    gone = shown(open_page(**link, player_cascade="1"))[2]
+    assert any("; 0 blocks and states are out of reach" in text for text in gone)
+    assert not any("; 0 blocks and states are out of reach" in text for text in kept)

@@ -16,7 +16,7 @@ Panels = dict[str, alt.Chart | alt.LayerChart]
 _INK = "#202124"
 _BLOCKS = ["block_ready", "block_pending", "block_evicted", "block_new"]
 _COLUMNS = 5  # blocks of the longest prompt
-_PAGES_PER_ROW = 10
+_PAGES_PER_ROW = 7
 _KINDS = ["mla", "kda", "free"]
 
 

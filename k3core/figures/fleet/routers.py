@@ -16,8 +16,9 @@ from k3core.figures.fleet.common import (
     seconds_ticks,
 )
 
-_LABEL_WIDTH = 0.3  # of the reuse axis
-_LABEL_STEPS = (0.0, 0.03, 0.06, 0.09, 0.12, 0.15)
+_CHAR_WIDTH, _LABEL_GAP = 0.0105, 0.022  # of the reuse axis
+_LABEL_HEIGHT = 0.055  # of the height
+_LABEL_STEPS = tuple(0.055 * step for step in range(9))
 _OFF_SCALE = 12.0  # times the median P95: beyond that a mark is drawn at the edge
 
 
@@ -32,8 +33,13 @@ def _placed(routers: pd.DataFrame) -> tuple[pd.DataFrame, float, float]:
     low = 2.0 ** math.floor(math.log2(float(values.min()) / 1.25)) if len(values) else 0.5
     table["off_scale"] = values > top
     table["shown_s"] = values.clip(upper=top)
-    table["label_left"] = table["reuse"] > 0.55 * _high_reuse(table)
-    table["label_s"] = _label_heights(table, low, top)
+    places = _label_places(table, low, top)
+    names = ("label_left", "label_reuse", "label_s", "led")
+    for name, column in zip(names, zip(*places, strict=True), strict=True):
+        table[name] = column
+    gap = 0.6 * _LABEL_GAP * _high_reuse(table)
+    table["led_from"] = table["mla_match"].where(~table["label_left"], table["reuse"])
+    table["led_to"] = table["label_reuse"] + gap * (1 - 2 * table["label_left"])
     return table, low, top
 
 
@@ -45,35 +51,64 @@ def _high_reuse(table: pd.DataFrame) -> float:
     return min(1.0, math.ceil(most * 5 + 0.5) / 5)
 
 
-def _label_heights(table: pd.DataFrame, low: float, top: float) -> list[float]:
-    """Heights of the labels: beside the mark, or the next place free of labels and other marks."""
-    span, width = math.log(top / low), _LABEL_WIDTH * _high_reuse(table)
-    place = {
-        index: (
-            float(row["reuse"]) - (width if row["label_left"] else 0.0),
-            math.log(float(row["shown_s"]) / low) / span,
-        )
-        for index, row in table[table["ticks"] == "raw"].iterrows()
-    }
-    marks = {index: (float(table.loc[index, "reuse"]), y) for index, (_, y) in place.items()}
-    labels: dict[object, tuple[float, float]] = {}
+def _label_places(
+    table: pd.DataFrame, low: float, top: float
+) -> list[tuple[bool, float, float, bool]]:
+    """Per row: label left of its mark, where it starts, its height, and whether a line leads to it.
 
-    def free(index: object, start: float, height: float) -> bool:
-        near_mark = any(
-            other != index and start < x < start + width and abs(y - height) < 0.05
-            for other, (x, y) in marks.items()
-        )
-        near_label = any(
-            abs(x - start) < width and abs(y - height) < 0.06 for x, y in labels.values()
-        )
-        return 0.01 <= height <= 1.0 and not near_mark and not near_label
+    Beside the mark, else the nearest place that is free of marks and of the labels placed before.
+    """
+    span, high = math.log(top / low), _high_reuse(table)
+    heights = [math.log(float(value) / low) / span for value in table["shown_s"]]
+    ends = [
+        (float(row["reuse"]) / high, float(max(row["reuse"], row["mla_match"])) / high)
+        if row["ticks"] == "raw"
+        else (float(row["reuse"]) / high,) * 2
+        for _, row in table.iterrows()
+    ]
+    taken: list[tuple[float, float, float]] = []  # labels: from, to, height
+    places = [(False, 0.0, 1.0, False)] * len(table)
 
-    for index, (start, height) in sorted(place.items(), key=lambda item: -item[1][1]):
-        tries = [height + step * sign for step in _LABEL_STEPS for sign in (-1, 1)]
-        chosen = next((y for y in tries if free(index, start, y)), height)
-        labels[index] = (start, chosen)
-    heights = {index: low * math.exp(y * span) for index, (_, y) in labels.items()}
-    return [heights.get(index, float(table.loc[index, "shown_s"])) for index in table.index]
+    def is_free(own: int, start: float, end: float, height: float) -> bool:
+        on_mark = any(
+            other != own
+            and abs(y - height) < _LABEL_HEIGHT
+            and start < right + _LABEL_GAP / 2
+            and left - _LABEL_GAP / 2 < end
+            for other, ((left, right), y) in enumerate(zip(ends, heights, strict=True))
+        )
+        on_label = any(
+            abs(y - height) < _LABEL_HEIGHT
+            and start < right + 2 * _LABEL_GAP
+            and left - 2 * _LABEL_GAP < end
+            for left, right, y in taken
+        )
+        return 0.01 <= height <= 1.0 and start >= 0 and end <= 1.02 and not on_mark and not on_label
+
+    raw = [at for at, ticks in enumerate(table["ticks"]) if ticks == "raw"]
+    for at in sorted(raw, key=lambda at: -heights[at]):
+        width = _CHAR_WIDTH * (len(table["router"].iloc[at]) + 2)
+        if table["off_scale"].iloc[at]:
+            width += 9 * _CHAR_WIDTH
+        left, right = ends[at]
+        sides = [(False, right + _LABEL_GAP), (True, left - _LABEL_GAP - width)]
+        if left > 0.55:
+            sides.reverse()
+        choices = [
+            (side, start, heights[at] + step * sign)
+            for step in _LABEL_STEPS
+            for sign in (-1, 1)
+            for side, start in sides
+        ]
+        side, start, height = next(
+            (choice for choice in choices if is_free(at, choice[1], choice[1] + width, choice[2])),
+            (*sides[0], heights[at]),
+        )
+        taken.append((start, start + width, height))
+        anchor = left if side else right
+        led = abs(height - heights[at]) > 1.5 * _LABEL_HEIGHT
+        places[at] = (side, anchor * high, low * math.exp(height * span), led)
+    return places
 
 
 def main_picture(tables: Tables) -> alt.LayerChart:
@@ -153,7 +188,10 @@ def main_picture(tables: Tables) -> alt.LayerChart:
         )
         .add_params(alt.selection_point(name="fleet_router", fields=["router"], nearest=False)),
         *_belief(raw, x, believed, y, tooltip),
-        *_names(named, x, alt.Y("label_s:Q")),
+        raw.transform_filter("datum.led")
+        .mark_rule(color=style.NEUTRAL, strokeWidth=0.7, strokeDash=[2, 2])
+        .encode(_share_x("led_from", high_reuse), y, alt.X2("led_to:Q"), alt.Y2("label_s:Q")),
+        *_names(named, _share_x("label_reuse", high_reuse), alt.Y("label_s:Q")),
     ]
     chart = layer(*layers).resolve_scale(size="independent")
     return chart.properties(height=420, title="fleet.panel.routers")

@@ -21,6 +21,10 @@ from k3core.errors import CapacityError, require
 Pool = SplitPools | BlockPool
 
 
+MAX_BUDGET_GIB = 1_048_576  # 1 PiB on one rank
+MAX_CONTEXT = 2**40
+
+
 @dataclass(frozen=True)
 class Deployment:
     """What a person decides; the defaults are a published way to serve Kimi K3.
@@ -189,8 +193,9 @@ def plan(deployment: Deployment) -> CapacityPlan:
     preset = d.preset or get_preset(d.model)
     profile = get_profile(d.pool_rule)
     require(
-        math.isfinite(d.budget_gib) and d.budget_gib > 0,
-        f"budget_gib={d.budget_gib} must be positive: give the rank cache memory",
+        0 < d.budget_gib <= MAX_BUDGET_GIB,
+        f"budget_gib={d.budget_gib} must be above 0 and at most {MAX_BUDGET_GIB:,}: give the rank "
+        "its cache memory in GiB",
         CapacityError,
     )
     tp = d.tp or (8 if 8 in preset.valid_tps else max(preset.valid_tps))
@@ -208,7 +213,11 @@ def plan(deployment: Deployment) -> CapacityPlan:
         "ranks, or a narrower state",
         CapacityError,
     )
-    require(d.context >= 1, f"context={d.context} must be at least 1 token", CapacityError)
+    require(
+        1 <= d.context <= MAX_CONTEXT,
+        f"context={d.context} must be from 1 to {MAX_CONTEXT:,} tokens",
+        CapacityError,
+    )
     mean = d.mean_tokens or d.context
     require(mean >= 1, f"mean_tokens={mean} must be at least 1 token", CapacityError)
     pool: Pool = block_pool

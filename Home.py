@@ -87,6 +87,7 @@ with right:
             door(symptom.slug, f"symptom.{symptom.code}", symptom.query)
     with st.container(border=True, gap="small"):
         st.markdown(f"**{page.t('door.log')}** · {page.t('door.log_text')}")
+        door("capacity", "door.paste_link", {"capacity_scene": "paste"})
         door("capacity", "door.log_link", BOOT_LOG)
 
 st.subheader(page.t("map.title"), anchor="path")

@@ -27,8 +27,9 @@ from k3core.prefix_cache.grid import require_multiple
 from k3core.prefix_cache.hit import PrefixHit
 from k3core.prefix_cache.host_link import HostLink
 from k3core.prefix_cache.host_tier import HostTier
+from k3core.prefix_cache.page_need import PageNeed
 from k3core.prefix_cache.publisher import Publisher
-from k3core.prefix_cache.residency import CachedState, CachedUnit, Residency
+from k3core.prefix_cache.residency import CachedUnit, Residency
 from k3core.prefix_cache.retention import Retention
 from k3core.prefix_cache.running import Admission, Growth, PageCopy, Running
 from k3core.prefix_cache.window import DEVICE, HOST, HitWindow
@@ -393,55 +394,47 @@ class HybridCacheManager:
         self, request_id: Hashable, prompt: PromptHashes, hit: PrefixHit, wanted: int, warm: bool
     ) -> Admission | None:
         """Pin, take and copy; None when the pages do not fit or a copy failed."""
-        block, pool = self.physical_block_tokens, self.pool
-        reused = hit.matched_tokens if warm else 0
-        step = block // self.hash_block_tokens
-        units: tuple[CachedUnit, ...] = hit.block_payloads if warm else ()
-        shared = [units[min(at + step, len(units)) - 1].page for at in range(0, len(units), step)]
-        checkpoints: tuple[CachedState, ...] = hit.checkpoint_payloads if warm else ()
-        kept_pages = [page for state in checkpoints for page in state.pages]
-        inside = bool(reused % block)
-        num_mla = max(-(-max(wanted, reused + 1) // block), len(shared)) - len(shared) + inside
-        pinned = [*shared, *kept_pages]
-        unheld = sum(not pool.page_info(page).num_references for page in pinned)
-        if num_mla + self.num_state_pages + unheld > pool.num_available:
+        pool = self.pool
+        need = PageNeed.of(
+            hit if warm else None, wanted, self.physical_block_tokens, self.num_state_pages
+        )
+        if need.num_pages + need.num_unheld(pool) > pool.num_available:
             return None
-        pool.retain(pinned)
-        mla = pool.alloc(PageKind.MLA_KV, num_mla) if num_mla else ()
-        states: tuple[int, ...] = ()
-        if self.num_state_pages:
-            states = pool.alloc(PageKind.KDA_STATE, self.num_state_pages)
-        copies = [PageCopy(shared[-1], mla[0])] if inside else []
-        copies += list(map(PageCopy, kept_pages, states))
+        pool.retain(need.pinned)
+        mla = pool.alloc(PageKind.MLA_KV, need.num_mla) if need.num_mla else ()
+        states = pool.alloc(PageKind.KDA_STATE, need.num_states) if need.num_states else ()
+        copies = need.copies(mla, states)
         try:
             for source, target in copies:
                 self.copy(source, target)
         except Exception:
             self.num_failed_copies += 1
-            pool.free([*states, *reversed(mla), *reversed(pinned)])
+            pool.free([*states, *reversed(mla), *reversed(need.pinned)])
             return None
-        if not copies or not kept_pages:
+        if not need.kept:
             pool.clear_pages(states)
-        pool.free([*kept_pages, *([shared.pop()] if inside else [])])
+        pool.free([*need.kept, *need.copied])
         hashes = prompt.block_hashes
-        junction = hit.junction_tokens if warm or self.enable_caching else 0
         self._running[request_id] = one = Running(
             prompt,
-            [*shared, *mla],
+            [*need.shared[: len(need.shared) - len(need.copied)], *mla],
             states,
             [CachedUnit(block_hash) for block_hash in hashes],
             None,
             self.retention.stop_boundaries(
-                prompt.num_tokens, self.hash_block_tokens, junction, self.cache.dropped_blocks
+                prompt.num_tokens,
+                self.hash_block_tokens,
+                hit.junction_tokens,
+                self.cache.dropped_blocks,
             ),
-            junction,
-            reused,
-            reused // self.hash_block_tokens,
+            hit.junction_tokens,
+            need.reused,
+            need.reused // self.hash_block_tokens,
         )
-        if reused:
-            one.touched[reused] = checkpoints
+        if warm:
+            one.touched[need.reused] = hit.checkpoint_payloads
         self._announce(one)
-        return Admission(hit, reused, DEVICE if reused else None, mla, states, tuple(copies))
+        return Admission(hit, need.reused, DEVICE if warm else None, mla, states, copies)
 
     def _announce(self, one: Running) -> None:
         if self.enable_caching:

@@ -11,6 +11,7 @@ from k3core.figures.style import dress, label_map
 from k3core.prefix_cache.grid import EffectiveGrid
 from k3core.prefix_cache.retention import Retention
 from k3core.studies import prefix_cache as studies
+from k3core.studies.fleet import store_trace
 from k3core.studies.prefix_cache import traffic
 
 # ---- ladder -------------------------------------------------------------------------------------
@@ -288,3 +289,28 @@ def test_every_code_has_a_word():
             frame: pd.DataFrame = shown[table]
             codes |= set(frame[column])
     assert codes <= set(words)
+
+
+# ---- traces -------------------------------------------------------------------------------------
+
+
+def test_a_trace_is_replayed_whole_under_every_rule_without_chunks():
+    lines = [
+        json.dumps(
+            {
+                "timestamp": 1000 * turn,
+                "input_length": 3000 + 512 * turn,
+                "output_length": 10,
+                "hash_ids": [*range(5 + turn), 100 + turn],
+            }
+        )
+        for turn in range(3)
+    ]
+    key = store_trace("\n".join(lines).encode()).key
+    compared = studies.policies(trace=key)
+    assert compared.num_requests["trace"] == 3
+    traced = compared.tables["policies"].query("workload == 'trace'").set_index("policy")
+    assert list(traced.index) == ["replay", "interval", "junction", "capped", "dense"]
+    assert traced.loc["dense", "prompt_tokens"] == 3000 + 3512 + 4024
+    assert traced.loc["dense", "reused_tokens"] == 5 * 512 + 6 * 512
+    assert len(figures.policy_pictures(compared.tables)) == 6

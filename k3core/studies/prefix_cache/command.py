@@ -11,6 +11,7 @@ from k3core.capacity.presets import get_preset
 from k3core.errors import CacheError, require, require_count
 from k3core.fleet import read_trace
 from k3core.fleet.cache import BLOCK_LEN, BlockCache
+from k3core.fleet.workload import Workload
 from k3core.prefix_cache import RETENTION_RULES, EffectiveGrid, Retention
 from k3core.studies.prefix_cache.stairs import MAX_BLOCKS, found_again
 from k3core.units import bytes_text, count_text, percent_text
@@ -186,9 +187,22 @@ def hit_rate(
         TraceError: the trace cannot be read or has a bad line.
         K3Error: another argument is out of range.
     """
+    return workload_hit_rate(
+        read_trace(path), policy, capacity_blocks, checkpoint_blocks, model, tp
+    )
+
+
+def workload_hit_rate(
+    workload: Workload,
+    policy: Retention,
+    capacity_blocks: int = 5859,
+    checkpoint_blocks: int = 0,
+    model: str = "kimi-k3",
+    tp: int = 8,
+) -> HitRateReport:
+    """``hit_rate`` of a trace that is already read."""
     cache = BlockCache(capacity_blocks, policy, checkpoint_blocks)
     state_bytes = RequestMemory(get_preset(model), tp).state_bytes_per_request
-    workload = read_trace(path)
     hit_blocks = hit_tokens = reused = peak = 0
     lengths = workload.input_len.tolist()
     for index, num_tokens in enumerate(lengths):

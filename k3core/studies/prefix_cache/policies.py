@@ -9,22 +9,22 @@ import pandas as pd
 from k3core.capacity.memory import RequestMemory
 from k3core.capacity.presets import get_preset
 from k3core.errors import require, require_count
+from k3core.fleet.cache import BLOCK_LEN
 from k3core.prefix_cache.grid import EffectiveGrid
 from k3core.prefix_cache.retention import Retention
 from k3core.studies.fleet.traces import trace_workload
+from k3core.studies.prefix_cache.command import HitRateReport, workload_hit_rate
 from k3core.studies.prefix_cache.traffic import (
     NUM_GROUPS,
     Served,
     SharedPrompt,
     Talk,
-    Traced,
     make_manager,
     serve_all,
 )
 
 POLICY_CODES = ("chunk_end", "replay", "interval", "junction", "capped", "dense")
 TURNS, SHARED, TRACE = "turns", "shared", "trace"
-HASH_TOKENS = 512
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,12 @@ def policies(
     conversations: int = 4,
     history: str = "resent",
     trace: str = "",
-    trace_requests: int = 300,
     seed: int = 0,
 ) -> PolicyStudy:
     """Serve a multi-turn and a shared-prompt workload, and a trace if one is named.
+
+    The trace runs whole, through the fleet's block cache with the same pages: its requests are not
+    cut into chunks, so the policy ``chunk_end`` has no row there.
 
     Args:
         num_pages: pages of the pool; one holds a physical block of MLA rows or a group's state.
@@ -97,33 +99,39 @@ def policies(
         "capped": Retention("dense", max_per_path=max_per_path),
         "dense": Retention("dense"),
     }
-    loads: dict[str, tuple[EffectiveGrid, Talk | SharedPrompt | Traced]] = {
-        TURNS: (
-            grid,
-            Talk(conversations, system_len=7_000, opening_len=12_000, history=history, seed=seed),
+    loads: dict[str, Talk | SharedPrompt] = {
+        TURNS: Talk(
+            conversations, system_len=7_000, opening_len=12_000, history=history, seed=seed
         ),
-        SHARED: (grid, SharedPrompt(seed=seed)),
+        SHARED: SharedPrompt(seed=seed),
     }
-    if trace:
-        require(
-            block % HASH_TOKENS == 0,
-            f"mla_dtype={mla_dtype!r} at tp={tp} gives blocks of {block} tokens; a trace needs "
-            f"multiples of {HASH_TOKENS}",
-        )
-        fine = EffectiveGrid(block, HASH_TOKENS, grid.dropped_blocks)
-        loads[TRACE] = (fine, Traced(trace_workload(trace), trace_requests))
     weight = RequestMemory(get_preset(model), tp, mla_dtype=mla_dtype).state_bytes_per_request
     rows, losses, counts = [], [], {}
-    for workload, (used_grid, load) in loads.items():
-        requests = list(load.arrivals(used_grid.match_unit))
+    for workload, load in loads.items():
+        requests = list(load.arrivals(grid.match_unit))
         for policy, retention in rules.items():
-            manager = make_manager(num_pages, used_grid, retention)
+            manager = make_manager(num_pages, grid, retention)
             served = serve_all(manager, requests, max_batched_tokens)
             rows.append(_row(workload, policy, served, weight))
             counts[workload] = served.num_requests
             losses += [
                 (workload, policy, reason, tokens) for reason, tokens in served.losses.items()
             ]
+    if trace:
+        requests_of = trace_workload(trace)
+        units = block // BLOCK_LEN
+        require(
+            block % BLOCK_LEN == 0,
+            f"mla_dtype={mla_dtype!r} at tp={tp} gives blocks of {block} tokens; a trace needs "
+            f"multiples of {BLOCK_LEN}",
+        )
+        counts[TRACE] = len(requests_of)
+        for policy, retention in rules.items():
+            if retention.stops:
+                report = workload_hit_rate(
+                    requests_of, retention, num_pages * units, NUM_GROUPS * units, model, tp
+                )
+                rows.append(_traced_row(policy, report, weight, num_pages))
     return PolicyStudy(
         tables={
             "policies": pd.DataFrame(rows),
@@ -133,6 +141,22 @@ def policies(
         checkpoint_bytes=weight,
         num_requests=counts,
     )
+
+
+def _traced_row(
+    policy: str, report: HitRateReport, weight: int, num_pages: int
+) -> dict[str, object]:
+    return {
+        "workload": TRACE,
+        "policy": policy,
+        "hit_rate": report.reused_tokens / max(report.total_tokens, 1),
+        "reused_tokens": report.reused_tokens,
+        "prompt_tokens": report.total_tokens,
+        "checkpoint_bytes": report.peak_checkpoint_bytes,
+        "kda": report.peak_checkpoint_bytes // weight * NUM_GROUPS,
+        "mla": num_pages - report.peak_checkpoint_bytes // weight * NUM_GROUPS,
+        "refused": 0,
+    }
 
 
 def _row(workload: str, policy: str, served: Served, weight: int) -> dict[str, object]:

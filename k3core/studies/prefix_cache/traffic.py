@@ -10,8 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from k3core.errors import require, require_count
-from k3core.fleet.cache import BLOCK_LEN
-from k3core.fleet.workload import Workload
 from k3core.paged_cache.pool import PagePool
 from k3core.paged_cache.stats import PageKind
 from k3core.prefix_cache.block_hash import PromptHashes
@@ -144,29 +142,6 @@ class Served:
     @property
     def later_rate(self) -> float:
         return self.later_reused / max(self.later_tokens, 1)
-
-
-@dataclass(frozen=True)
-class Traced:
-    """The first requests of a trace, known by their block ids; what they generate is not known."""
-
-    workload: Workload
-    num_requests: int = 1_000
-
-    def arrivals(self, block_tokens: int) -> Iterator[Arrival]:
-        """The requests, in order of arrival.
-
-        Raises:
-            K3Error: another block size than the trace's 512 tokens.
-        """
-        require(block_tokens == BLOCK_LEN, f"block_tokens={block_tokens} must be {BLOCK_LEN}")
-        nothing = np.empty(0, np.int64)
-        for index in range(min(self.num_requests, len(self.workload))):
-            num_tokens = int(self.workload.input_len[index])
-            path = self.workload.path(index)[: num_tokens // BLOCK_LEN]
-            hashes = [block.to_bytes(32, "little") for block in path]
-            prompt = PromptHashes.from_hashes(hashes, num_tokens, BLOCK_LEN)
-            yield Arrival(prompt, nothing, index)
 
 
 def make_manager(num_pages: int, grid: EffectiveGrid, retention: Retention) -> HybridCacheManager:

@@ -259,7 +259,7 @@ def measured_row(number: int) -> tuple[ui.Number, ui.Number, ui.Number]:
     return (
         ui.Number(prompt, default_len, low=1, high=4_000_000, step=512),
         ui.Number(cached, default_cached, low=0, high=4_000_000, step=512),
-        ui.Number(f"measured_s_{number}", declared_s, low=0.0001, high=100_000.0, step=0.1),
+        ui.Number(f"measured_s_{number}", declared_s, low=0.0001, high=100_000.0, step=0.001),
     )
 
 

@@ -1,6 +1,6 @@
 """Speed of the fleet: ``pytest tests/benchmarks/bench_fleet.py`` (not part of the test suite).
 
-The replay reads ``conversation_trace.jsonl.gz`` from ``K3_TRACES``. The clock is that of the process
+The replay reads ``conversation_trace.jsonl.gz`` from ``K3_TRACES``. The clock is the process clock
 (one thread: seconds of one core), so a busy machine disturbs it little. The bounds are those of the
 project on an idle core.
 """

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from k3core.checks import compute_dtype, require_count, require_float, require_shape
-from k3core.chunked import run_chunks
+from k3core.chunked import WORKING_ELEMENTS, run_chunks
 from k3core.errors import require
 from k3core.gates import kda_gate, l2_normalize, normalize_qk, sigmoid, silu, softplus_gate
 from k3core.threads import threads_for
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 CHUNK_LEN = 32
-"""Tokens per chunk unless told otherwise: the fastest of 16, 32, 64 and 128 at H = 8, K = V = 128."""
+"""Tokens per chunk by default: the fastest of 16, 32, 64 and 128 at H = 8, K = V = 128."""
 
 CACHE_LINE_BYTES = 64
 """Alignment that torch gives each tensor and `run_tokens` each row."""
@@ -313,7 +313,7 @@ def kda_chunk(
     running = state.to(dtype, copy=True, memory_format=torch.contiguous_format).flatten(0, 1)
     heads = [x.flatten(0, 1) for x in (q, k, v, g, beta)]
     in_place = not wants_gradient(q, k, v, g, beta, state)
-    with threads_for(batch * num_heads * min(chunk_size, num_tokens) * dk):
+    with threads_for(min(batch * num_heads * num_tokens * dk, WORKING_ELEMENTS)):
         out, new = run_chunks(*heads, state=running, chunk_len=chunk_size, in_place=in_place)
     return out.view(v.shape), new.to(state.dtype).view(state.shape)
 

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 PAGE = str(Path(__file__).resolve().parent.parent / "pages" / "7_Fleet.py")
@@ -23,12 +24,21 @@ def trace(num_requests, per_tick=5):
     return "\n".join(map(json.dumps, lines)).encode()
 
 
-@pytest.fixture
-def page():
+def small_page():
     app = AppTest.from_file(PAGE, default_timeout=120)
     for key, value in {"fleet_requests": "600", "fleet_sessions": "300"}.items():
         app.query_params[key] = value
     return app
+
+
+@pytest.fixture
+def page():
+    return small_page()
+
+
+@pytest.fixture(scope="module")
+def at_defaults():
+    return metrics(small_page())
 
 
 def drawn(app):
@@ -52,7 +62,7 @@ def num_charts(app):
 
 
 @pytest.mark.parametrize(
-    ("scene", "charts"), [("ring", 4), ("failover", 5), ("admission", 4), ("simulation", 4)]
+    ("scene", "charts"), [("ring", 4), ("failover", 5), ("admission", 4), ("simulation", 8)]
 )
 def test_a_scene_stands_below_the_main_picture_and_the_strip(page, scene, charts):
     page.query_params["fleet_scene"] = scene
@@ -113,3 +123,188 @@ def test_one_failure_minute_zero_leaves_the_run_whole(page):
     app = drawn(page)
     assert any("nothing fails" in heading.value for heading in app.subheader)
     assert "down_minutes" not in [slider.key for slider in app.slider]
+
+
+def metrics(app):
+    return [metric.value for metric in drawn(app).metric]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("fleet_source", "hubs"),
+        ("fleet_source", "lognormal"),
+        ("fleet_burstiness", "8.0"),
+        ("fleet_servers", "3"),
+        ("fleet_blocks", "250"),
+        ("fleet_rule", "none"),
+        ("fleet_cost", "kimi-linear-48b"),
+        ("cost_efficiency", "0.3"),
+        ("cost_fixed", "500.0"),
+        ("price_input", "6.0"),
+        ("price_cached", "1.5"),
+        ("warm_minutes", "2"),
+    ],
+)
+def test_each_control_changes_a_metric(page, at_defaults, key, value):
+    page.query_params[key] = value
+    assert metrics(page) != at_defaults
+
+
+def test_checkpoints_that_weigh_leave_less_room_for_blocks(page):
+    page.query_params["fleet_blocks"] = "500"
+    first = metrics(page)
+    page.query_params["fleet_weight"] = "16"
+    assert float(metrics(page)[0].split()[0]) < float(first[0].split()[0])
+
+
+def test_the_bound_acts_on_the_bounded_ring(page):
+    page.query_params["fleet_router"] = "session-bounded"
+    first = metrics(page)
+    page.query_params["fleet_bound"] = "4.0"
+    assert metrics(page) != first
+
+
+def test_a_decode_stage_shows_its_controls(page):
+    assert "decode_ms" not in [slider.key for slider in drawn(page).select_slider]
+    page.query_params["fleet_decode"] = "1"
+    assert "decode_ms" in [slider.key for slider in drawn(page).select_slider]
+
+
+def test_goodput_stands_beside_the_refused(page):
+    shares = []
+    for slo in ("1", "60"):
+        page.query_params["fleet_slo"] = slo
+        delta = drawn(page).metric[2].delta
+        assert delta.endswith(f"% in {slo} s")
+        shares.append(float(delta.split(" %")[0]))
+    assert shares[0] < shares[1]
+
+
+def test_the_saved_prefill_is_reused_tokens_times_the_price_difference(page):
+    app = drawn(page)
+    table = app.dataframe[0].value
+    row = table[table["router"] == "session"].iloc[0]
+    assert app.metric[4].value == f"${row['reused_tokens'] * 2.7 / 1e6:,.2f}"
+    assert app.metric[4].delta == f"of ${row['served_tokens'] * 3 / 1e6:,.2f} without reuse"
+
+
+def test_the_cached_price_never_exceeds_the_full_one(page):
+    page.query_params["price_input"] = "0.2"
+    app = drawn(page)
+    assert app.number_input(key="price_cached").value == 0.2
+    assert app.metric[4].value == "$0.00"
+
+
+def test_seconds_are_labelled_by_where_they_come_from(page):
+    assert "declared model: Kimi K3" in captions(drawn(page))
+    page.query_params["cost_peak"] = "1000.0"
+    assert "changed by hand" in captions(drawn(page))
+
+
+def test_constants_follow_the_chosen_preset(page):
+    page.query_params["fleet_cost"] = "mooncake-llama3-70b"
+    app = drawn(page)
+    assert app.number_input(key="cost_peak").value == 8 * 312
+    assert "LLaMA3-70B" in captions(app)
+
+
+def test_three_measurements_replace_the_declared_constants(page, at_defaults):
+    page.query_params["cost_from"] = "measured-3"
+    for number, (prompt, cached) in enumerate(((8192, 0), (65536, 0), (65536, 49152)), 1):
+        seconds = 0.1 + 1e-4 * (prompt - cached) + 2e-10 * (prompt**2 - cached**2)
+        page.query_params[f"measured_s_{number}"] = f"{seconds:.6f}"
+    app = drawn(page)
+    assert "fitted to your 3 measurements" in captions(app)
+    fitted = next(frame.value for frame in app.dataframe if "fitted_s" in frame.value)
+    assert fitted["error"].abs().max() < 1e-4
+    assert metrics(app) != at_defaults
+
+
+def test_measurements_that_fit_nothing_leave_the_declared_model_in_force(page, at_defaults):
+    page.query_params["cost_from"] = "measured-2"
+    page.query_params["measured_prompt_2"] = "8192"
+    page.run()
+    assert not page.exception
+    assert "too much alike" in page.error[0].value
+    assert "declared model" in captions(page)
+    assert [metric.value for metric in page.metric] == at_defaults
+
+
+def test_published_routers_join_on_request(page):
+    assert "mooncake" not in drawn(page).dataframe[0].value["router"].tolist()
+    page.query_params["fleet_more"] = "1"
+    page.query_params["fleet_router"] = "mooncake"
+    app = drawn(page)
+    assert {"mooncake", "dynamo", "sglang", "least-loaded-stale"} <= set(
+        app.dataframe[0].value["router"]
+    )
+
+
+def test_token_budgets_replace_weights(page):
+    page.query_params["fleet_scene"] = "admission"
+    page.query_params["fleet_weigh"] = "total"
+    page.query_params["tokens_long"] = "256"
+    app = drawn(page)
+    keys = [slider.key for slider in (*app.slider, *app.select_slider)]
+    assert "tokens_long" in keys
+    assert "weight_long" not in keys
+
+
+def test_uncached_tokens_let_more_in_than_all_tokens(page):
+    page.query_params["fleet_scene"] = "admission"
+    page.query_params["tokens_short"] = "64"
+    page.query_params["tokens_long"] = "256"
+    refused = {}
+    for weigh in ("total", "uncached"):
+        page.query_params["fleet_weigh"] = weigh
+        app = drawn(page)
+        classes = next(frame.value for frame in app.dataframe if "setting" in frame.value)
+        refused[weigh] = classes.set_index(["setting", "cls"])["num_refused"]["separate-reject"]
+    assert refused["uncached"].sum() < refused["total"].sum()
+
+
+def test_an_azure_trace_is_replayed(page):
+    lines = ["TIMESTAMP,ContextTokens,GeneratedTokens"]
+    lines += [f"2023-11-16 18:{i // 60:02}:{i % 60:02}.0,{500 + i},7" for i in range(200)]
+    app = upload(drawn(page), "\n".join(lines).encode(), "azure.csv")
+    assert not app.exception
+    assert "200 requests of 200 sessions" in captions(app)
+
+
+def test_a_csv_of_our_own_is_replayed(page):
+    lines = ["arrival_s,input_len,session_id"]
+    lines += [f"{i},{1500 + 20 * i},user-{i % 5}" for i in range(100)]
+    app = upload(drawn(page), "\n".join(lines).encode(), "own.csv")
+    assert not app.exception
+    assert "100 requests of 5 sessions" in captions(app)
+
+
+def test_a_stopped_comparison_shows_what_is_done_and_can_go_on(page, monkeypatch):
+    from k3core.studies import fleet as studies
+
+    whole = studies.router_run
+
+    def router_run(**params):  # the reader presses the button during the third run
+        if params["router"] == "round-robin":
+            st.session_state["_steps_fleet_router_run"]["stopped"] = True
+        return whole(**params)
+
+    monkeypatch.setattr(studies, "router_run", router_run)
+    app = drawn(page)
+    assert "3 of 7 runs" in app.warning[0].value
+    assert app.dataframe[0].value["router"].tolist() == [
+        "session",
+        "session-bounded",
+        "round-robin",
+    ]
+    app.button(key="_steps_fleet_router_run_resume").click().run()
+    assert not app.exception
+    assert not app.warning
+    assert len(app.dataframe[0].value) == 7
+
+
+def test_results_can_be_taken_away(page):
+    labels = [button.proto.label for button in drawn(page).get("download_button")]
+    assert "Routers and settings (CSV)" in labels
+    assert "Every request, session ring (CSV)" in labels

@@ -6,7 +6,8 @@ from k3core.fleet.cost import COST_PRESETS, PrefillCost
 from k3core.fleet.decode_stage import DecodeStage
 from k3core.fleet.result import FleetResult
 from k3core.fleet.ring import ConsistentHashRing, Route
-from k3core.fleet.router import ALL_ROUTERS, ROUTERS, RouterSettings
+from k3core.fleet.router import ALL_ROUTERS, ROUTERS
+from k3core.fleet.router_base import RouterSettings
 from k3core.fleet.simulator import Failure, FleetSimulator
 from k3core.fleet.synthetic import (
     GENERATORS,

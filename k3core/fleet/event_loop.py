@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from k3core.fleet.budget import Ticket
+from k3core.fleet.prefix_routers import MooncakeRouter
 from k3core.fleet.result import (
     ABSENT,
     ADMITTED,
@@ -20,7 +21,7 @@ from k3core.fleet.result import (
     TOO_LARGE,
     FleetResult,
 )
-from k3core.fleet.router import Fleet, MooncakeRouter
+from k3core.fleet.router_base import Fleet
 from k3core.fleet.segments import SegmentCache
 from k3core.fleet.workload import CLASS_NAMES, Workload
 

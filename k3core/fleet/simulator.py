@@ -27,7 +27,8 @@ from k3core.fleet.cost import PrefillCost, prefill_cost
 from k3core.fleet.decode_stage import DecodeStage
 from k3core.fleet.event_loop import EventLoop
 from k3core.fleet.result import FleetResult
-from k3core.fleet.router import RouterSettings, router_class
+from k3core.fleet.router import router_class
+from k3core.fleet.router_base import RouterSettings
 from k3core.fleet.workload import CLASS_NAMES, Workload
 from k3core.prefix_cache.retention import Retention
 

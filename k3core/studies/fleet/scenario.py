@@ -14,7 +14,7 @@ from k3core.fleet.budget import BudgetController
 from k3core.fleet.cost import PrefillCost, prefill_cost
 from k3core.fleet.decode_stage import DecodeStage
 from k3core.fleet.result import FleetResult
-from k3core.fleet.router import RouterSettings
+from k3core.fleet.router_base import RouterSettings
 from k3core.fleet.simulator import DEFAULT_VNODES, Failure, FleetSimulator
 from k3core.fleet.synthetic import generated_workload
 from k3core.fleet.trace_files import MAX_TRACE_BYTES, parse_trace

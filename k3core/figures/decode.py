@@ -208,7 +208,7 @@ def fig_snapshot_cost(tables: Tables) -> dict[str, alt.Chart | alt.LayerChart]:
     by_draft = alt.Chart(tables["by_draft"])
     x = alt.X("draft_len:Q").axis(title="decode.axis.draft_len", format="d")
     by_dk = alt.Chart(tables["by_dk"])
-    dk = alt.X("dk:Q").scale(type="log", base=2).axis(title="decode.axis.dk", format="d")
+    dk = alt.X("dk:Q").scale(type="log", base=2).axis(title="decode.axis.dk_alone", format="d")
     ratio_axis = alt.Axis(title="decode.axis.ratio")
     flat = (
         by_draft.transform_fold(["ratio", "byte_ratio"], as_=["count", "value"])
@@ -240,7 +240,7 @@ def fig_snapshot_cost(tables: Tables) -> dict[str, alt.Chart | alt.LayerChart]:
             alt.Y("ratio:Q"),
             alt.Color("cheaper:N").scale(_KINDS).legend(_KIND_LEGEND).title("decode.axis.cheaper"),
             tooltip=[
-                alt.Tooltip("dk:Q", title="decode.axis.dk"),
+                alt.Tooltip("dk:Q", title="decode.axis.dk_alone"),
                 alt.Tooltip("ratio:Q", format=".3f", title="decode.axis.ratio"),
             ],
         ),
@@ -306,7 +306,7 @@ def fig_replay_consistency(tables: Tables) -> dict[str, alt.Chart | alt.LayerCha
                 alt.Tooltip("state_error:Q", format=".1e", title="decode.axis.state_error"),
             ],
         ),
-        cells.mark_text(fontSize=14, fontWeight="bold", color="white").encode(
+        cells.mark_text(fontSize=14, fontWeight="bold", color="#1f1f1f").encode(
             x, alt.Text("elements_different:Q")
         ),
     ).properties(height=130, title="decode.panel.bit_equal")

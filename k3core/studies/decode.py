@@ -226,7 +226,7 @@ def _flow_table(toy: ToyStep, accepted: int, bits: int) -> pd.DataFrame:
         ("window", f"T = {len(toy.projections)}, {bytes_text(toy.projections.nbytes)}", "inputs"),
         ("prefix", f"[:{accepted}], {bytes_text(toy.projections[:accepted].nbytes)}", "inputs"),
         ("steps", f"kda_step × {accepted}", "kda"),
-        ("compare", f"{bits} ≠", "accepted" if bits == 0 else "rejected"),
+        ("compare", f"{bits:,}", "accepted" if bits == 0 else "rejected"),
     ]
     table = pd.DataFrame(rows, columns=["box", "number", "kind"])
     table["step"] = range(len(table))

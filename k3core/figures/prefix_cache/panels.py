@@ -112,7 +112,7 @@ def _chain(chain: pd.DataFrame) -> alt.LayerChart:
     x_scale = alt.Scale(domain=[0, 1], nice=False)
     y_scale = alt.Scale(domain=[-1.0, last + 0.4], reverse=True, nice=False)
     x, y = alt.X("x:Q").scale(x_scale).axis(None), alt.Y("y:Q").scale(y_scale).axis(None)
-    spans = [f"+ {a:,} – {b - 1:,}" for a, b in zip(chain["start"], chain["end"], strict=True)]
+    spans = [f"{a:,}–{b - 1:,}" for a, b in zip(chain["start"], chain["end"], strict=True)]
     columns = ((0.17, chain["parent"], "parent"), (0.5, spans, "tokens"), (0.83, chain["hash"], ""))
     cells = pd.concat(
         chain.assign(

@@ -253,7 +253,7 @@ def fig_kda_store(tables: Tables) -> Panels:
                 alt.Tooltip("bytes:Q", format=",", title="paged_cache.axis.bytes"),
             ],
         ),
-        cells.mark_text(fontSize=14, fontWeight="bold", color="white").encode(
+        cells.mark_text(fontSize=14, fontWeight="bold", color="#202124").encode(
             x, alt.Text("different:Q")
         ),
         height=130,

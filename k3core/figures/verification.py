@@ -16,6 +16,7 @@ Tables = Mapping[str, pd.DataFrame]
 _USUAL = 5e-2
 _EQUAL_BITS, _HUGE = 1e-18, 1e2  # on a log axis: where zero stands, and all that is beyond
 _HEIGHT = 430
+_INK = "#1f1f1f"  # text on a filled mark, in both themes
 _NARROW = "width < 560"  # the plot area of a phone, or of half a page
 
 _STATUS = ("healthy", "caught", "blind", "broken")
@@ -108,7 +109,7 @@ def main_picture(tables: Tables) -> alt.LayerChart:
     font_size = alt.ExprRef("width < 300 ? 8 : 11")
     filled = (
         base.transform_filter("datum.status == 'caught' || datum.status == 'broken'")
-        .mark_text(color="white", fontWeight="bold", fontSize=font_size)
+        .mark_text(color=_INK, fontWeight="bold", fontSize=font_size)
         .encode(no_x, row, alt.Text("shown:N"))
     )
     pale = (
@@ -346,15 +347,18 @@ def fig_blind_spots(tables: Tables) -> dict[str, alt.Chart | alt.LayerChart]:
             alt.Tooltip("rows:Q", title="verification.axis.rows"),
         ],
     )
-    numbers = (
-        alt.Chart(parts)
-        .transform_stack(
-            stack="rows", groupby=["fault"], sort=[alt.SortField("place")], as_=["from", "to"]
+    numbers = style.layer(
+        *(
+            alt.Chart(parts)
+            .transform_stack(
+                stack="rows", groupby=["fault"], sort=[alt.SortField("place")], as_=["from", "to"]
+            )
+            .transform_filter(f"datum.rows > 0 && (datum.part == 'caught_oracle') == {solid}")
+            .transform_calculate(middle="(datum.from + datum.to) / 2")
+            .mark_text(fontWeight="bold", color=ink)
+            .encode(alt.X("middle:Q"), fault, alt.Text("rows:Q"))
+            for solid, ink in (("true", _INK), ("false", alt.Undefined))
         )
-        .transform_filter("datum.rows > 0")
-        .transform_calculate(middle="(datum.from + datum.to) / 2")
-        .mark_text(fontWeight="bold")
-        .encode(alt.X("middle:Q"), fault, alt.Text("rows:Q"))
     )
     caught = tables["cells"][tables["cells"]["status"] == "caught"]
     caught = caught.assign(at=caught["value"].map(_on_axis))

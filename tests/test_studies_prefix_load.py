@@ -243,6 +243,18 @@ def test_orphans_are_counted_unless_eviction_cascades():
     assert studies.player("evict", 10, "dense", cascade=True).num_orphans == 0
 
 
+def test_orphans_keep_their_name_in_the_pool():
+    pages = studies.player("evict", 10, "dense").tables["pages"]
+    assert sorted(pages[pages["place"] == "cached"]["content"]) == [
+        "a|0",
+        "a|1",
+        "b",
+        "b|0",
+        "b|1",
+        "c",
+    ]
+
+
 def test_blocks_that_two_prompts_share_lie_in_one_page():
     blocks = studies.player("branch", 15).tables["blocks"]
     pages = blocks[blocks["letter"].isin(["a", "b"])].groupby("letter")["page"]

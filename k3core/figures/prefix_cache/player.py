@@ -72,7 +72,7 @@ def _cache(blocks: pd.DataFrame, states: pd.DataFrame) -> alt.LayerChart:
             top="datum.y - 0.3",
             bottom="datum.y + 0.12",
         )
-        .mark_rect(cornerRadius=3, fill=style.MLA, stroke=style.MLA, strokeWidth=1.5)
+        .mark_rect(cornerRadius=3, fill=style.MLA, strokeWidth=1.8)
         .encode(
             alt.X("left:Q").scale(x_scale).axis(x_axis),
             alt.X2("right:Q"),
@@ -81,8 +81,8 @@ def _cache(blocks: pd.DataFrame, states: pd.DataFrame) -> alt.LayerChart:
             alt.FillOpacity("status:N")
             .scale(type="ordinal", domain=_BLOCKS, range=[1.0, style.PALE, 0.0, 0.0])
             .legend(None),
-            alt.StrokeDash("status:N")
-            .scale(type="ordinal", domain=_BLOCKS, range=[[1, 0], [1, 0], [2, 2], [1, 6]])
+            alt.Stroke("status:N")
+            .scale(domain=_BLOCKS, range=[style.MLA, style.MLA, style.REJECTED, style.NEUTRAL])
             .legend(None),
             tooltip=[
                 alt.Tooltip("name:N", title="prefix_cache.axis.prompt"),
@@ -132,7 +132,7 @@ def _cache(blocks: pd.DataFrame, states: pd.DataFrame) -> alt.LayerChart:
         )
     )
     layers = [rects, *texts, diamonds] if len(marks) else [rects, *texts]
-    own = alt.ScaleResolveMap(fillOpacity="independent", strokeDash="independent")
+    own = alt.ScaleResolveMap(fillOpacity="independent", stroke="independent")
     return alt.LayerChart(
         layer=layers,
         height=80 + 75 * max(len(names), 2),

@@ -173,6 +173,7 @@ class _Stage:
     ever_ready: set[bytes] = field(default_factory=set)
     ever_state: set[tuple[bytes, int]] = field(default_factory=set)
     account: dict[str, int] = field(default_factory=dict)
+    content: dict[int, str] = field(default_factory=dict)  # page -> what it held last
 
     def prompt(self, blocks: str, salt: str) -> PromptHashes:
         """Tokens of the letters, and a tail that no other prompt has."""
@@ -253,6 +254,7 @@ class _Stage:
                     self.ever_ready.add(one)
                 for group in self.manager.cache.checkpoint_groups(one):
                     self.ever_state.add((one, group))
+        self.content |= _content(self)
 
 
 def player(
@@ -336,7 +338,10 @@ def _states(stage: _Stage) -> pd.DataFrame:
 
 
 def _content(stage: _Stage) -> dict[int, str]:
-    """What each page holds: a letter, a letter with its group, or the request that writes it."""
+    """What each page holds: a letter, a letter with its group, or the request that writes it.
+
+    Orphans are not found from here; what they hold is remembered from before.
+    """
     manager = stage.manager
     content: dict[int, str] = {}
     for name in manager.running:
@@ -358,7 +363,7 @@ def _content(stage: _Stage) -> dict[int, str]:
 
 
 def _pages(stage: _Stage) -> pd.DataFrame:
-    pool, content = stage.manager.pool, _content(stage)
+    pool, content = stage.manager.pool, stage.content
     order = {page: place + 1 for place, page in enumerate(pool.free_order())}
     rows = []
     for page in range(pool.num_pages):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from array import array
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -56,11 +57,12 @@ class EventLoop:
         self.admission = None if sim.admission is None else sim.admission.fresh()
         self.looks = "uncached" in (sim.admission_by, sim.class_by)
         self.tickets: dict[int, Ticket] = {}
-        self.arrival_s: list[float] = workload.arrival_s.tolist()
-        self.input_len: list[int] = workload.input_len.tolist()
+        # Arrays, not lists: a float or int object per entry would weigh three times as much.
+        self.arrival_s = array("d", workload.arrival_s.astype(np.float64).tobytes())
+        self.input_len = array("q", workload.input_len.astype(np.int64).tobytes())
         self.service_s = None if workload.service_s is None else workload.service_s.tolist()
         self.segments = workload.segments
-        self.cls: list[int] = workload.is_long.astype(int).tolist()
+        self.cls = bytearray(workload.is_long.tobytes())
         self.held_len: list[int] = []  # tokens in decode
         if sim.decode is not None:
             self.held_len = (workload.input_len + workload.output_len).tolist()
@@ -89,13 +91,14 @@ class EventLoop:
 
         self.status = bytearray([ABSENT]) * num_requests
         self.reason = bytearray([ADMITTED]) * num_requests
-        self.cluster = [-1] * num_requests
-        self.admit_s = [math.nan] * num_requests
-        self.start_s = [math.nan] * num_requests
-        self.finish_s = [math.nan] * num_requests
-        self.done_s = self.finish_s if sim.decode is None else [math.nan] * num_requests
-        self.hit_blocks = [0] * num_requests
-        self.reused_len = [0] * num_requests
+        never = array("d", [math.nan])
+        self.cluster = array("i", [-1]) * num_requests
+        self.admit_s = never * num_requests
+        self.start_s = never * num_requests
+        self.finish_s = never * num_requests
+        self.done_s = self.finish_s if sim.decode is None else never * num_requests
+        self.hit_blocks = array("i", [0]) * num_requests
+        self.reused_len = array("q", [0]) * num_requests
         self.fetched_len: dict[int, int] = {}
         self.estimate_s: dict[int, float] = {}
         self.moved = bytearray(num_requests)
@@ -388,7 +391,7 @@ class EventLoop:
             router=sim.router,
             status=status,
             cluster=np.array(self.cluster, np.int32),
-            is_long=np.array(self.cls, bool),
+            is_long=np.frombuffer(bytes(self.cls), np.bool_),
             reason=np.frombuffer(bytes(self.reason), np.uint8),
             admit_s=np.array(self.admit_s),
             start_s=np.array(self.start_s),

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from k3core.capacity.memory import RequestMemory
+from k3core.capacity.presets import get_preset
 from k3core.errors import require, require_count
 from k3core.prefix_cache import PrefixCache, PromptHashes
 from k3core.prefix_cache.grid import EffectiveGrid
@@ -61,6 +63,7 @@ class StairsStudy:
             and what this code finds), ``rule`` (the rule in blocks, without and with a drafter),
             ``sharing`` (rule x shared length: prompts that hit, of 64).
         physical_block, match_unit: of the deployment, in tokens.
+        layer_bytes: state and convolution window of one KDA layer, one rank: a page holds them.
         num_lengths: lengths served and looked up.
         num_below: of them, those below the ceiling.
         worst_loss: largest distance from the ceiling, in tokens.
@@ -71,6 +74,7 @@ class StairsStudy:
     tables: dict[str, pd.DataFrame]
     physical_block: int
     match_unit: int
+    layer_bytes: int
     num_lengths: int
     num_below: int
     worst_loss: int
@@ -123,6 +127,7 @@ def stairs(
         drafter_drop=drafter_drop,
         max_batched_tokens=max_batched_tokens,
     )
+    memory = RequestMemory(get_preset(model), tp, state_dtype, "bfloat16", mla_dtype, draft_len)
     unit = grid.match_unit
     hashes = [bytes([index, 0]) for index in range(MAX_BLOCKS + 1)]
     lengths = range(unit, MAX_BLOCKS * unit + 2)
@@ -149,6 +154,7 @@ def stairs(
         },
         physical_block=grid.physical_block_tokens,
         match_unit=unit,
+        layer_bytes=memory.kda_bytes_per_layer,
         num_lengths=len(lengths),
         num_below=sum(found[n] < ceiling[n] for n in lengths),
         worst_loss=max(ceiling[n] - found[n] for n in lengths),

@@ -11,7 +11,18 @@ import pytest
 from k3core.__main__ import build_parser, main
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = ("verify", "engine", "export", "replay")
+COMMANDS = (
+    "verify",
+    "engine",
+    "export",
+    "replay",
+    "sweep",
+    "capacity",
+    "published",
+    "ladder",
+    "hit-rate",
+    "bench-report",
+)
 
 
 def run(*args):

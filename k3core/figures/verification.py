@@ -87,10 +87,10 @@ def main_picture(tables: Tables) -> alt.LayerChart:
     frames = (
         base.transform_filter("datum.usual")
         .transform_calculate(
-            inner_left="datum.column - 0.43",
-            inner_right="datum.column + 0.43",
-            inner_top="datum.row - 0.34",
-            inner_bottom="datum.row + 0.34",
+            inner_left="datum.column - 0.45",
+            inner_right="datum.column + 0.45",
+            inner_top="datum.row - 0.39",
+            inner_bottom="datum.row + 0.39",
         )
         .mark_rect(
             fillOpacity=0,

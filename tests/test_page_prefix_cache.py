@@ -140,7 +140,7 @@ SCENES = {
         "grid_dcp": ("8",),
         "grid_drafts": ("7",),
         "grid_drop": ("1",),
-        "grid_rule": ("dense", "none", "chunk_end"),
+        "grid_rule": ("none", "chunk_end"),
     },
     "policies": {
         "load_pages": ("50", "3200"),

@@ -83,7 +83,7 @@ def test_readme_gives_one_command_to_run_and_one_to_test():
     commands = re.findall(r"```bash\n(python3 -m venv .+)\n```", (ROOT / "README.md").read_text())
     assert [command.rsplit(" && ", 1)[1] for command in commands] == [
         ".venv/bin/streamlit run Home.py",
-        ".venv/bin/python -m pytest",
+        ".venv/bin/python -m pytest -n auto",
     ]
     files = [re.search(r"install -r (\S+)", command).group(1) for command in commands]
     assert files == ["requirements.txt", "requirements-dev.txt"]
@@ -91,7 +91,7 @@ def test_readme_gives_one_command_to_run_and_one_to_test():
 
 def test_ci_ends_with_the_test_command_of_the_readme():
     script = (ROOT / ".ci" / "run").read_text()
-    assert '"$bin/python" -m pytest\n' in script
+    assert '"$bin/python" -m pytest -n auto\n' in script
     assert "install --quiet --disable-pip-version-check -r requirements-dev.txt" in script
 
 

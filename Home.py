@@ -37,7 +37,7 @@ SYMPTOMS = (
     Symptom("prefix", "prefix_cache", {"prefix_case": "fork"}),
     Symptom("undo", "decode", {"accepted": "2"}),
     Symptom("ring", "replayssm", {"ring_ops": "refill"}),
-    Symptom("pages", "paged_cache", {"pool_scrub": "0"}),
+    Symptom("pages", "paged_cache", {"pool_scene": "life", "pool_scrub": "0"}),
     Symptom("fleet", "fleet", {"fleet_scene": "ring", "vnodes": "8"}),
 )
 BOOT_LOG = {"draft_len": "0", "mean_tokens": "16384", "rollback_scheme": "snapshots-state-only"}

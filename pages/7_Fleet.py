@@ -258,7 +258,7 @@ def measured_row(number: int) -> tuple[ui.Number, ui.Number, ui.Number]:
     default_len, default_cached = MEASURED[number - 1]
     return (
         ui.Number(prompt, default_len, low=1, high=4_000_000, step=512),
-        ui.Number(cached, default_cached, low=0, high=4_000_000, step=512),
+        ui.Number(cached, default_cached, low=0, high=lambda values: values[prompt] - 1, step=512),
         ui.Number(f"measured_s_{number}", declared_s, low=0.0001, high=100_000.0, step=0.001),
     )
 
@@ -293,7 +293,7 @@ def measured_cost(num: int) -> tuple[PrefillCost | None, pd.DataFrame]:
     try:
         fitted = PrefillCost.calibrated(triples)
     except K3Error as error:
-        st.error(page.t("cost.unfit", error=str(error)), icon=":material/block:")
+        st.warning(page.t("cost.unfit", error=str(error)), icon=":material/block:")
         return None, table
     table["fitted_s"] = [fitted.seconds(length, cached) for length, cached, _ in triples]
     table["error"] = table["fitted_s"] / table["measured_s"] - 1
@@ -426,6 +426,8 @@ def draw_main() -> studies.RoutersStudy:
         sessions=count_text(r.num_sessions),
         minutes=f"{r.minutes:.1f}",
     )
+    if v.fleet_decode:
+        st.caption(page.t("results.decode", p95=seconds_text(row["p95_done_s"])))
     if v.warm_minutes:
         st.caption(page.t("results.window", warm=v.warm_minutes, end=f"{r.minutes:.1f}"))
     with st.container(horizontal=True):

@@ -226,7 +226,7 @@ def test_measurements_that_fit_nothing_leave_the_declared_model_in_force(page, a
     page.query_params["measured_prompt_2"] = "8192"
     page.run()
     assert not page.exception
-    assert "too much alike" in page.error[0].value
+    assert "too much alike" in page.warning[0].value
     assert "declared model" in captions(page)
     assert [metric.value for metric in page.metric] == at_defaults
 
@@ -308,3 +308,18 @@ def test_results_can_be_taken_away(page):
     labels = [button.proto.label for button in drawn(page).get("download_button")]
     assert "Routers and settings (CSV)" in labels
     assert "Every request, session ring (CSV)" in labels
+
+
+def test_a_decode_stage_says_when_answers_are_complete(page):
+    page.query_params["fleet_decode"] = "1"
+    first = next(text.value for text in drawn(page).caption if "whole answer" in text.value)
+    page.query_params["decode_ms"] = "80"
+    assert first not in [text.value for text in drawn(page).caption]
+
+
+def test_a_measurement_never_has_more_cached_than_prompt(page):
+    page.query_params["cost_from"] = "measured-2"
+    page.query_params["measured_prompt_1"] = "100"
+    page.query_params["measured_cached_1"] = "500"
+    app = drawn(page)
+    assert app.number_input(key="measured_cached_1").value == 0

@@ -13,6 +13,7 @@ import pandas as pd
 from k3core.errors import require
 from k3core.fleet.result import FleetResult
 from k3core.fleet.router import ROUTERS
+from k3core.fleet.stats import order_statistic
 from k3core.studies.fleet.bins import bin_index, bin_size_s
 from k3core.studies.fleet.params import CLASSES, FleetParams
 from k3core.units import percent_text
@@ -116,6 +117,9 @@ def _row(
         "mla_match": result.num_hit_tokens / max(1, result.num_served_tokens),
         "hit_blocks_share": result.num_hit_blocks / max(1, _served_blocks(result)),
         **_percentiles(result),
+        "p95_done_s": order_statistic(
+            (result.done_s - result.workload.arrival_s)[result.is_served], 0.95
+        ),
         "peak_to_mean": result.peak_to_mean_load,
         "load_cv": result.load_std_s / mean_load_s if mean_load_s > 0 else math.nan,
         "refused_share": result.rejected_share(),

@@ -353,7 +353,7 @@ def test_panels_are_single_valid_charts(panels):
 def test_labels_of_routers_keep_apart():
     """Marks at one spot get labels at different heights, or on different sides."""
     tables = studies.routers(**SMALL).choose("session")
-    rows = tables["routers"].head(4).assign(reuse=0.2, p95_s=4.0)
+    rows = tables["routers"].head(4).assign(reuse=0.2, mla_match=0.2, p95_s=4.0)
     chart = figures.main_picture({"routers": rows}).to_dict()
     data = next(iter(chart["datasets"].values()))
     assert len({(row["label_left"], row["label_s"]) for row in data}) == 4

@@ -90,6 +90,8 @@ def _label_places(
         width = _CHAR_WIDTH * (len(table["router"].iloc[at]) + 2)
         if table["off_scale"].iloc[at]:
             width += 9 * _CHAR_WIDTH
+        if table["refused_share"].iloc[at] > 0:
+            width += 8 * _CHAR_WIDTH
         left, right = ends[at]
         sides = [(False, right + _LABEL_GAP), (True, left - _LABEL_GAP - width)]
         if left > 0.55:

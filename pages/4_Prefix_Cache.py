@@ -11,6 +11,13 @@ from k3core.studies import prefix_cache as studies
 from k3core.studies.fleet import MAX_UPLOAD_MB, store_trace
 from k3core.units import bytes_text, count_text, percent_text
 
+
+def plays_eviction(_: Any) -> bool:
+    """Whether the player's scenario evicts; the choice stands below the sidebar that asks."""
+    chosen = st.session_state.get("player_scenario", st.query_params.get("player_scenario"))
+    return chosen == "evict"
+
+
 BLOCKS = (128, 256, 512, 1024, 1536, 2048)
 CASES: dict[str, dict[str, Any]] = {  # what each preset sets; the rest is as in "one_short"
     "one_short": {},
@@ -161,7 +168,7 @@ SCENE_CONTROLS: dict[str, tuple[ui.Control, ...]] = {
     "player": (
         ui.Choice("player_rule", "junction", "player", options=studies.PLAYER_RULES),
         ui.Steps("player_pages", 20, "player", options=(12, 14, 16, 18, 20, 30)),
-        ui.Toggle("player_cascade", False, "player"),
+        ui.Toggle("player_cascade", False, "player", shown=plays_eviction),
     ),
 }
 

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
+import pandas as pd
 import streamlit as st
 
 from k3core import ui
@@ -247,6 +249,7 @@ def roof_sections(r: Any) -> None:
     )
     page.section(
         "target",
+        tables={"target": pd.DataFrame([asdict(target)])},
         requests=count_text(target.requests),
         tokens=count_text(target.mean_tokens),
         budget=bytes_text(target.budget_bytes),

@@ -152,7 +152,8 @@ class Walk:
     def controls(self, keys: set[str], start: dict[tuple[str, int], bytes]) -> None:
         """Move each control everywhere and put it back; then those that only a choice brings."""
         brought: dict[tuple[str, Any], set[str]] = {}
-        offers = self.reader.offers()
+        offers, query = self.reader.offers(), dict(self.reader.app.query_params)
+        before = {name: drawn.value for name, drawn in self.reader.drawn.items()}
         self.walked |= keys
         for key in sorted(keys):
             drawn, acts = self.reader.drawn[key], False
@@ -164,6 +165,12 @@ class Walk:
                 brought[key, place] = set(self.reader.drawn) - set(offers)
             if drawn.moves() and not acts:
                 self.complaints.append(f"{key} changes no number and no picture")
+            now = {name: drawn.value for name, drawn in self.reader.drawn.items()}
+            if {**now, key: 0} != {**before, key: 0}:  # a bound took another control along
+                self.reader.app.query_params.clear()
+                self.reader.app.query_params.update(query)
+                self.reader.run()
+                continue
             self.reader.widget(key).set_value(drawn.value)
             if {**self.reader.offers(), key: 0} != {**offers, key: 0}:
                 self.reader.run()  # the next move needs the options of the old value

@@ -19,7 +19,7 @@ def add_commands(commands: Any) -> None:
     engine = commands.add_parser("engine", help="a request before and after its prefix is cached")
     engine.add_argument("--prompt-len", type=positive, default=1100, help="tokens of each prompt")
     engine.add_argument(
-        "--shared-len", type=positive, default=600, help="tokens that both prompts share"
+        "--shared-len", type=positive, default=1024, help="tokens that both prompts share"
     )
     engine.add_argument("--seed", type=seed, default=0, help="seed of weights and prompts")
     engine.add_argument("--json", action="store_true", help="print JSON")

@@ -135,9 +135,9 @@ def num_steps(scenario: str) -> int:
 
 
 def first_lookup(scenario: str) -> int:
-    """Steps done when the scenario has looked something up that was written before."""
+    """Steps done when the scenario has looked up what was written, or evicted, before."""
     actions = [step.action for step in SCENARIOS[scenario]]
-    start = actions.index("write")
+    start = actions.index("evict_block" if "evict_block" in actions else "write")
     return actions.index("look_up", start) + 1
 
 

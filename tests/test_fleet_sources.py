@@ -33,7 +33,7 @@ a,12.25,1700,second turn
 
 
 def test_azure_columns_are_requests_that_share_nothing():
-    workload = parse_trace(gzip.compress(AZURE))
+    workload = parse_trace(gzip.compress(AZURE, mtime=0))
     assert workload.arrival_s.tolist() == pytest.approx([0.0, 0.052])
     assert workload.input_len.tolist() == [4808, 3180]
     assert workload.output_len.tolist() == [10, 8]

@@ -111,8 +111,8 @@ def test_command_reads_a_config_file(tmp_path, capsys):
     ("arguments", "words"),
     [
         (["--tp", "5"], "tp=5 does not divide the 96 KDA heads"),
-        (["--budget-gib", "0"], "budget_gib=0.0 must be positive"),
-        (["--budget-gib", "nan"], "must be positive"),
+        (["--budget-gib", "0"], "budget_gib=0.0 must be above 0"),
+        (["--budget-gib", "nan"], "must be above 0"),
         (["--context", "1000"], "below one block of 1536 tokens"),
         (["--drafts", "-1"], "draft_len=-1"),
         (["--rollback", "magic"], "magic"),

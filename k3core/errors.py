@@ -6,6 +6,8 @@ state changes.
 
 from __future__ import annotations
 
+import math
+import numbers
 import operator
 
 
@@ -66,4 +68,39 @@ def require_count(name: str, value: object, least: int = 0, most: int | None = N
     except TypeError:
         raise K3Error(message) from None
     require(number >= least and (most is None or number <= most), message)
+    return number
+
+
+def require_number(
+    name: str,
+    value: object,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+) -> float:
+    """``value`` as a finite float within the bounds; bools, strings and None are no numbers.
+
+    Args:
+        name: the argument, for the message.
+        least, above, most: smallest value, bound that it must exceed, largest value.
+
+    Raises:
+        K3Error: ``value`` is not such a number.
+    """
+    bounds = [
+        f" {sign} {bound:g}"
+        for sign, bound in ((">=", least), (">", above), ("<=", most))
+        if bound is not None
+    ]
+    message = f"{name}={value!r} must be a finite number{' and'.join(bounds)}"
+    require(isinstance(value, numbers.Real) and not isinstance(value, bool), message)
+    number = float(value)  # type: ignore[arg-type]
+    require(
+        math.isfinite(number)
+        and (least is None or number >= least)
+        and (above is None or number > above)
+        and (most is None or number <= most),
+        message,
+    )
     return number

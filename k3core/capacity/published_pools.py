@@ -331,7 +331,7 @@ def hit_row(
         code, source, f"hit of {tokens:,} tokens, block {block:,}{drop}", published, "tokens",
         partial(blocks.hit_tokens, tokens, block, dropped),
         stated(tokens=f"{tokens:,}", block=f"{block:,}", dropped=dropped),
-        deployment=deployment, prompt_tokens=tokens, dropped_blocks=dropped,
+        deployment=deployment, prompt_tokens=tokens, block_tokens=block, dropped_blocks=dropped,
     )  # fmt: skip
 
 

@@ -67,7 +67,7 @@ class Published:
         note: a slip of unit or another remark.
         deployment: what the planner page opens with, or None where the page offers no such inputs.
         prompt_tokens: prompt of a hit, which opens the token grid, or 0.
-        dropped_blocks: blocks that a drafter drops there.
+        block_tokens, dropped_blocks: its block, and the blocks that a drafter drops there.
     """
 
     code: str
@@ -84,6 +84,7 @@ class Published:
     note: str = ""
     deployment: Deployment | None = field(default=None)
     prompt_tokens: int = 0
+    block_tokens: int = 0
     dropped_blocks: int = 0
 
     @cached_property

@@ -17,7 +17,7 @@ from k3core.kda import kda_recurrent
 from k3core.model import HybridModel, ModelConfig
 from k3core.paged_cache import PagedCache, PageKind, PagePool
 from k3core.prefix_cache import (
-    EffectiveGrid,
+    HitGranularity,
     PrefixCache,
     PromptHashes,
     Retention,
@@ -222,20 +222,20 @@ def test_b21_divergence_before_the_only_checkpoint_finds_nothing_and_says_why():
 @pytest.mark.parametrize("dropped", [0, 1])
 def test_b22_no_prompt_length_reuses_less_than_the_ceiling(rule, dropped):
     block = 8
-    grid = EffectiveGrid(block, dropped_blocks=dropped)
+    granularity = HitGranularity(block, dropped_blocks=dropped)
     for length in range(block, 4 * block + 2):
         manager = make(40, block, groups=2, retention=Retention(rule), dropped_blocks=dropped)
         manager.admit("a", range(length))
         while manager.num_computed("a") < length:
             manager.computed("a", manager.next_chunk_end("a", 1000))
         manager.release("a")
-        assert hit(manager, range(length)) == grid.hit_tokens(length)
+        assert hit(manager, range(length)) == granularity.hit_tokens(length)
 
 
 def test_b23_the_common_grid_of_512_and_384_is_named():
     assert common_block(512, 384) == 1536
     with pytest.raises(CacheError, match="every 1536 tokens"):
-        EffectiveGrid(512, 384)
+        HitGranularity(512, 384)
 
 
 def test_b24_a_block_that_completes_after_a_resume_is_seen():

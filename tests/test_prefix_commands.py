@@ -9,7 +9,7 @@ import pytest
 
 from k3core.__main__ import main
 from k3core.fleet import FleetSimulator, read_trace
-from k3core.studies.prefix_cache.command import hit_rate, ladder_grid, ladder_rows, policy_of
+from k3core.studies.prefix_cache.command import hit_rate, ladder_granularity, ladder_rows, policy_of
 
 TRACE = Path(os.environ.get("K3_TRACES", "")) / "conversation_trace.jsonl.gz"
 
@@ -86,8 +86,8 @@ def test_a_model_decides_the_block(capsys):
 
 
 def test_a_token_budget_under_a_block_still_reaches_the_boundary():
-    grid = ladder_grid(512, max_batched_tokens=100)
-    rows = ladder_rows(grid, policy_of("junction"))
+    granularity = ladder_granularity(512, max_batched_tokens=100)
+    rows = ladder_rows(granularity, policy_of("junction"))
     assert all(row.hit_tokens == row.ceiling_tokens for row in rows)
 
 

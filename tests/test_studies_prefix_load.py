@@ -8,7 +8,7 @@ import pytest
 from k3core.errors import K3Error
 from k3core.figures import prefix_cache as figures
 from k3core.figures.style import dress, label_map
-from k3core.prefix_cache.grid import EffectiveGrid
+from k3core.prefix_cache.granularity import HitGranularity
 from k3core.prefix_cache.retention import Retention
 from k3core.studies import prefix_cache as studies
 from k3core.studies.fleet import store_trace
@@ -107,7 +107,7 @@ def test_serving_leaves_the_requests_as_they_were():
     before = [arrival.prompt.num_tokens for arrival in requests]
     rates = set()
     for _ in range(2):
-        manager = traffic.make_manager(60, EffectiveGrid(512), Retention("junction"))
+        manager = traffic.make_manager(60, HitGranularity(512), Retention("junction"))
         rates.add(traffic.serve_all(manager, requests).reused_tokens)
         manager.check()
     assert [arrival.prompt.num_tokens for arrival in requests] == before
@@ -115,14 +115,14 @@ def test_serving_leaves_the_requests_as_they_were():
 
 
 def test_the_account_of_a_run_is_all_its_prompt_tokens():
-    manager = traffic.make_manager(20, EffectiveGrid(512), Retention("dense"))
+    manager = traffic.make_manager(20, HitGranularity(512), Retention("dense"))
     served = traffic.serve_all(manager, traffic.Talk(3, opening_len=3_000).arrivals(512))
     assert sum(served.losses.values()) == served.prompt_tokens
     assert served.losses["evicted"] > 0
 
 
 def test_a_request_that_never_fits_is_counted():
-    manager = traffic.make_manager(4, EffectiveGrid(512), Retention("junction"))
+    manager = traffic.make_manager(4, HitGranularity(512), Retention("junction"))
     served = traffic.serve_all(manager, traffic.Talk(1, turns=1, opening_len=4_000).arrivals(512))
     assert (served.num_refused, served.reused_tokens) == (1, 0)
 

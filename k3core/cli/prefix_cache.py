@@ -40,7 +40,7 @@ def add_commands(commands: Any) -> None:
 def _ladder(args: argparse.Namespace) -> int:
     from k3core.studies.prefix_cache import command as study
 
-    grid = study.ladder_grid(
+    granularity = study.ladder_granularity(
         args.block,
         args.model,
         args.tp,
@@ -53,11 +53,11 @@ def _ladder(args: argparse.Namespace) -> int:
         quantum=args.quantum,
     )
     policy = study.policy_of(args.policy, args.interval, args.max_per_path)
-    rows = study.ladder_rows(grid, policy, args.groups, args.first, args.last, args.step)
+    rows = study.ladder_rows(granularity, policy, args.groups, args.first, args.last, args.step)
     if args.json:
         print_json([asdict(row) for row in rows])
     else:
-        print("\n".join(study.ladder_lines(grid, rows)))
+        print("\n".join(study.ladder_lines(granularity, rows)))
     return 0
 
 

@@ -32,7 +32,7 @@ from k3core.prefix_cache.block_hash import PromptHashes, chained_hash, token_byt
 from k3core.prefix_cache.cache import PrefixCache, Published
 from k3core.prefix_cache.chunks import chunk_ends, fragmented_chunk_ends, next_chunk_end
 from k3core.prefix_cache.entries import Registration
-from k3core.prefix_cache.grid import EffectiveGrid, common_block, require_multiple
+from k3core.prefix_cache.granularity import HitGranularity, common_block, require_multiple
 from k3core.prefix_cache.hit import (
     DRAFTER_DROP,
     EVICTED,
@@ -70,7 +70,7 @@ __all__ = [
     "ROOT_PARENT",
     "STORED",
     "CacheEvent",
-    "EffectiveGrid",
+    "HitGranularity",
     "MediaItem",
     "PrefixCache",
     "PrefixHit",

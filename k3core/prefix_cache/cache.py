@@ -214,7 +214,7 @@ class PrefixCache(CacheEntries):
             True when the payload was kept, False when an equal checkpoint already stood there.
 
         Raises:
-            CacheError: boundary off the grid or beyond the full blocks, unknown group, or a block
+            CacheError: boundary inside of a block or beyond the full ones, unknown group, or a block
                 up to the boundary that is not registered. Nothing is stored.
         """
         hashes = self.hashes(tokens)

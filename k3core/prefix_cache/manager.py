@@ -23,7 +23,7 @@ from k3core.paged_cache.stats import PageKind
 from k3core.prefix_cache.block_hash import PromptHashes
 from k3core.prefix_cache.cache import PrefixCache
 from k3core.prefix_cache.chunks import next_chunk_end
-from k3core.prefix_cache.grid import require_multiple
+from k3core.prefix_cache.granularity import require_multiple
 from k3core.prefix_cache.hit import PrefixHit
 from k3core.prefix_cache.host_link import HostLink
 from k3core.prefix_cache.host_tier import HostTier
@@ -54,7 +54,7 @@ class HybridCacheManager:
         copy: copies a page; ``pool.copy_page`` by default. When it fails, the request runs cold.
 
     Raises:
-        CacheError: the hash block does not divide the physical block; names the common grid.
+        CacheError: the hash block does not divide the physical block; names one that both share.
         K3Error: a size is not a count.
     """
 

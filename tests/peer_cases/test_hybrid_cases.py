@@ -9,7 +9,7 @@ import pytest
 
 from k3core.prefix_cache import (
     NOT_READY,
-    EffectiveGrid,
+    HitGranularity,
     PromptHashes,
     Retention,
     chunk_ends,
@@ -141,8 +141,8 @@ def test_h15_siblings_come_in_when_the_producer_is_done():
 
 
 def test_h16_chunks_end_on_blocks_then_on_the_hash_block_then_with_the_prompt():
-    grid = EffectiveGrid(512, 32, max_batched_tokens=8192)
-    assert grid.chunk_ends(10_000, Retention("replay")) == (8192, 9728, 9984, 10_000)
+    granularity = HitGranularity(512, 32, max_batched_tokens=8192)
+    assert granularity.chunk_ends(10_000, Retention("replay")) == (8192, 9728, 9984, 10_000)
     assert chunk_ends(12_000, 512, 512, (), 9984)[:2] == (9984 + 256, 9984 + 256 + 512)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from k3core.errors import require_count
-from k3core.prefix_cache.grid import EffectiveGrid
+from k3core.prefix_cache.granularity import HitGranularity
 from k3core.prefix_cache.retention import Retention
 from k3core.studies.prefix_cache.traffic import NUM_GROUPS, Served, Talk, make_manager, serve_all
 
@@ -69,8 +69,8 @@ def cliff(
     """
     require_count("interval_blocks", interval_blocks, 1)
     require_count("pages", pages, 2)
-    grid = EffectiveGrid.of_model(model, tp, mla_dtype=mla_dtype)
-    block = grid.physical_block_tokens
+    granularity = HitGranularity.of_model(model, tp, mla_dtype=mla_dtype)
+    block = granularity.physical_block_tokens
     pools = (pages // 2, pages, 2 * pages)
     talk = Talk(conversations, opening_len=opening_len, history=history, seed=seed)
 
@@ -81,7 +81,7 @@ def cliff(
 
     def run(num_pages: int, alive: int, blocks: int) -> Served:
         rule = Retention("interval", blocks * block) if keep_ends else Retention("chunk_end")
-        manager = make_manager(num_pages, grid, rule)
+        manager = make_manager(num_pages, granularity, rule)
         every = 0 if keep_ends else blocks * block
         return serve_all(manager, requests[alive], track_every=every)
 

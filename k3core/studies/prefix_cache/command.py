@@ -12,7 +12,7 @@ from k3core.errors import CacheError, require, require_count
 from k3core.fleet import read_trace
 from k3core.fleet.cache import BLOCK_LEN, BlockCache
 from k3core.fleet.workload import Workload
-from k3core.prefix_cache import RETENTION_RULES, EffectiveGrid, Retention
+from k3core.prefix_cache import RETENTION_RULES, HitGranularity, Retention
 from k3core.studies.prefix_cache.stairs import MAX_BLOCKS, found_again
 from k3core.units import bytes_text, count_text, percent_text
 
@@ -98,15 +98,15 @@ def policy_of(code: str, interval_tokens: int = 0, max_per_path: int | None = No
     return Retention(rule, interval_tokens, max_per_path)
 
 
-def ladder_grid(
+def ladder_granularity(
     block: int = 0,
     model: str = "",
     tp: int = 8,
     drafter_drop: bool = False,
     max_batched_tokens: int = 0,
     **deployment: Any,
-) -> EffectiveGrid:
-    """The grid of a ladder.
+) -> HitGranularity:
+    """The granularity of a ladder.
 
     Args:
         block: match unit; 0 is the model's physical block, or 512 without a model.
@@ -114,15 +114,15 @@ def ladder_grid(
         tp: tensor-parallel degree of the model.
         drafter_drop: a drafter gives up one matched block.
         max_batched_tokens: tokens of a prefill step, 0 for no limit.
-        deployment: see ``EffectiveGrid.of_model``.
+        deployment: see ``HitGranularity.of_model``.
 
     Raises:
         K3Error: a size that no deployment can have.
     """
     require_count("block", block)
     if not model:
-        return EffectiveGrid(block or BLOCK_LEN, 0, int(drafter_drop), max_batched_tokens)
-    return EffectiveGrid.of_model(
+        return HitGranularity(block or BLOCK_LEN, 0, int(drafter_drop), max_batched_tokens)
+    return HitGranularity.of_model(
         model,
         tp,
         hash_block_tokens=block,
@@ -133,7 +133,7 @@ def ladder_grid(
 
 
 def ladder_rows(
-    grid: EffectiveGrid,
+    granularity: HitGranularity,
     policy: Retention,
     groups: int = 3,
     first: int = 0,
@@ -143,7 +143,7 @@ def ladder_rows(
     """Serve and resend every length from B to 4 B + 1, each on a cold cache of its own.
 
     Args:
-        grid: where prompts can resume.
+        granularity: where prompts can resume.
         policy: where states are kept.
         groups: KDA groups.
         first, last, step: other lengths; 0 is B and 4 B + 1.
@@ -151,7 +151,7 @@ def ladder_rows(
     Raises:
         K3Error: a bad range, or more than 200,000 lengths.
     """
-    unit = grid.match_unit
+    unit = granularity.match_unit
     for name, value in (("first", first), ("last", last)):
         require_count(name, value)
     require_count("step", step, 1)
@@ -162,8 +162,8 @@ def ladder_rows(
         f"allowed: 1 to {_MAX_ROWS}",
     )
     hashes = [index.to_bytes(4, "big") for index in range(lengths[-1] // unit + 1)]
-    found = found_again(grid, policy, hashes, lengths, groups)
-    return tuple(LadderRow(n, found[n], grid.ceiling_tokens(n)) for n in lengths)
+    found = found_again(granularity, policy, hashes, lengths, groups)
+    return tuple(LadderRow(n, found[n], granularity.ceiling_tokens(n)) for n in lengths)
 
 
 def hit_rate(
@@ -234,11 +234,11 @@ def workload_hit_rate(
     )
 
 
-def ladder_lines(grid: EffectiveGrid, rows: tuple[LadderRow, ...]) -> list[str]:
+def ladder_lines(granularity: HitGranularity, rows: tuple[LadderRow, ...]) -> list[str]:
     """The ladder for a terminal: one line per step."""
     lines = [
-        f"physical block {count_text(grid.physical_block_tokens)}, match unit "
-        f"{count_text(grid.match_unit)}, dropped blocks {grid.dropped_blocks}",
+        f"physical block {count_text(granularity.physical_block_tokens)}, match unit "
+        f"{count_text(granularity.match_unit)}, dropped blocks {granularity.dropped_blocks}",
         f"{'prompt':>9}  {'reused':>9}  {'ceiling':>9}",
     ]
     before: tuple[int, int] | None = None

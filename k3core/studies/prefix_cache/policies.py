@@ -10,7 +10,7 @@ from k3core.capacity.memory import RequestMemory
 from k3core.capacity.presets import get_preset
 from k3core.errors import require, require_count
 from k3core.fleet.cache import BLOCK_LEN
-from k3core.prefix_cache.grid import EffectiveGrid
+from k3core.prefix_cache.granularity import HitGranularity
 from k3core.prefix_cache.retention import Retention
 from k3core.studies.fleet.traces import trace_workload
 from k3core.studies.prefix_cache.command import HitRateReport, workload_hit_rate
@@ -89,8 +89,8 @@ def policies(
     """
     for name, value in {"interval_blocks": interval_blocks, "num_pages": num_pages}.items():
         require_count(name, value, 1)
-    grid = EffectiveGrid.of_model(model, tp, mla_dtype=mla_dtype, drafter_drop=drafter_drop)
-    block = grid.physical_block_tokens
+    granularity = HitGranularity.of_model(model, tp, mla_dtype=mla_dtype, drafter_drop=drafter_drop)
+    block = granularity.physical_block_tokens
     rules = {
         "chunk_end": Retention("chunk_end"),
         "replay": Retention("replay"),
@@ -108,9 +108,9 @@ def policies(
     weight = RequestMemory(get_preset(model), tp, mla_dtype=mla_dtype).state_bytes_per_request
     rows, losses, counts = [], [], {}
     for workload, load in loads.items():
-        requests = list(load.arrivals(grid.match_unit))
+        requests = list(load.arrivals(granularity.match_unit))
         for policy, retention in rules.items():
-            manager = make_manager(num_pages, grid, retention)
+            manager = make_manager(num_pages, granularity, retention)
             served = serve_all(manager, requests, max_batched_tokens)
             rows.append(_row(workload, policy, served, weight))
             counts[workload] = served.num_requests

@@ -1,23 +1,24 @@
 """The hit ladder: what a prompt finds when it is sent again, at every length, and what others saw.
 
-Each length is served once by a cold cache (chunks as the grid cuts them, states as the rule keeps
-them) and looked up again. The ceiling is the deepest boundary below the last token.
+Each length is served once by a cold cache (chunks end where the granularity allows, states stay
+where the rule keeps them) and looked up again. The ceiling is the deepest boundary below the last
+token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from k3core.capacity.memory import RequestMemory
 from k3core.capacity.presets import get_preset
+from k3core.capacity.published_pools import HITS
 from k3core.errors import require, require_count
 from k3core.prefix_cache import PrefixCache, PromptHashes
-from k3core.prefix_cache.grid import EffectiveGrid
+from k3core.prefix_cache.granularity import HitGranularity
 from k3core.prefix_cache.retention import Retention
 
 LADDER_RULES = ("junction", "dense", "replay", "chunk_end", "none")
@@ -25,31 +26,8 @@ MAX_BLOCKS = 4  # the ladder ends one token after this many match units
 _SIGHTINGS, _AT_ONCE = 64, 12  # vLLM #45238: prompts, and those that start before any is ready
 
 
-class Sighting(NamedTuple):
-    """One published hit: ``num_tokens`` sent, ``hit_tokens`` reused, on blocks of ``block``."""
-
-    source: str
-    num_tokens: int
-    block: int
-    dropped: int
-    hit_tokens: int
-    first_len: int = 0  # of another prompt that came before; 0: the same prompt
-
-
-PUBLISHED = (
-    Sighting("vLLM #51250", 55_009, 784, 0, 54_880),
-    Sighting("vLLM #53504", 4_481, 1_600, 1, 1_600),
-    Sighting("vLLM #53504", 4_481, 1_600, 0, 3_200),
-    Sighting("vLLM #53504", 4_481, 1_568, 0, 3_136),
-    Sighting("qwen38 #174", 8_034, 2_176, 0, 6_528),
-    Sighting("qwen38 #174", 15_997, 2_176, 0, 15_232),
-    Sighting("qwen38 #174", 29_932, 2_176, 0, 28_288),
-    Sighting("qwen38 #174", 49_838, 2_176, 0, 47_872),
-    Sighting("vLLM #50235", 3_072, 1_536, 0, 1_536),
-    Sighting("vLLM #50235", 3_073, 1_536, 0, 3_072),
-    Sighting("vLLM #50235", 3_073, 1_536, 0, 0, first_len=3_072),
-)
-"""Hit lengths of public reports. The last one is a defect: only states at chunk ends were kept."""
+_CAME_BEFORE = {"67c": 3_072}
+"""Length of another prompt that came before the published one, by the code of its record."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +94,7 @@ def stairs(
     """
     require(rule in LADDER_RULES, f"rule={rule!r} must be one of {', '.join(LADDER_RULES)}")
     require_count("num_groups", num_groups, 1)
-    grid = EffectiveGrid.of_model(
+    granularity = HitGranularity.of_model(
         model,
         tp,
         mla_dtype=mla_dtype,
@@ -128,12 +106,12 @@ def stairs(
         max_batched_tokens=max_batched_tokens,
     )
     memory = RequestMemory(get_preset(model), tp, state_dtype, "bfloat16", mla_dtype, draft_len)
-    unit = grid.match_unit
+    unit = granularity.match_unit
     hashes = [bytes([index, 0]) for index in range(MAX_BLOCKS + 1)]
     lengths = range(unit, MAX_BLOCKS * unit + 2)
-    ceiling = {n: grid.ceiling_tokens(n) for n in lengths}
-    found = found_again(grid, Retention(rule), hashes, lengths, num_groups)
-    chunk_only = found_again(grid, Retention("chunk_end"), hashes, lengths, num_groups)
+    ceiling = {n: granularity.ceiling_tokens(n) for n in lengths}
+    found = found_again(granularity, Retention(rule), hashes, lengths, num_groups)
+    chunk_only = found_again(granularity, Retention("chunk_end"), hashes, lengths, num_groups)
     rows = [
         (n, series, values[n])
         for series, values in (
@@ -152,7 +130,7 @@ def stairs(
             "rule": _rule(int(published["blocks"].max()) + 4),
             "sharing": _sharing(),
         },
-        physical_block=grid.physical_block_tokens,
+        physical_block=granularity.physical_block_tokens,
         match_unit=unit,
         layer_bytes=memory.kda_bytes_per_layer,
         num_lengths=len(lengths),
@@ -165,32 +143,36 @@ def stairs(
 
 
 def found_again(
-    grid: EffectiveGrid,
+    granularity: HitGranularity,
     retention: Retention,
     hashes: list[bytes],
     lengths: range,
     num_groups: int,
 ) -> dict[int, int]:
     """Reused tokens by length; a cache is asked once per case that it can tell apart."""
-    unit = grid.match_unit
+    unit = granularity.match_unit
     answers: dict[tuple[object, ...], int] = {}
     found = {}
     for n in lengths:
-        kept = grid.state_boundaries(n, retention)
+        kept = granularity.state_boundaries(n, retention)
         case = (kept, n // unit, (n - 1) // unit)
         if case not in answers:
-            answers[case] = _served_twice(grid, kept, hashes, n, num_groups)
+            answers[case] = _served_twice(granularity, kept, hashes, n, num_groups)
         found[n] = answers[case]
     return found
 
 
 def _served_twice(
-    grid: EffectiveGrid, kept: Sequence[int], hashes: list[bytes], num_tokens: int, groups: int
+    granularity: HitGranularity,
+    kept: Sequence[int],
+    hashes: list[bytes],
+    num_tokens: int,
+    groups: int,
 ) -> int:
     """Tokens that a prompt reuses after a cold cache has served it and kept these states."""
-    unit = grid.match_unit
+    unit = granularity.match_unit
     prompt = PromptHashes.from_hashes(hashes[: num_tokens // unit], num_tokens, unit)
-    cache = PrefixCache(unit, groups, dropped_blocks=grid.dropped_blocks)
+    cache = PrefixCache(unit, groups, dropped_blocks=granularity.dropped_blocks)
     publish(cache, prompt, kept)
     return cache.lookup(prompt).matched_tokens
 
@@ -205,53 +187,62 @@ def publish(cache: PrefixCache, prompt: PromptHashes, boundaries: Sequence[int])
 
 
 def serve(
-    cache: PrefixCache, prompt: PromptHashes, grid: EffectiveGrid, retention: Retention
+    cache: PrefixCache, prompt: PromptHashes, granularity: HitGranularity, retention: Retention
 ) -> None:
     """Look a prompt up and compute the rest of it."""
     hit = cache.lookup(prompt)
     publish(
         cache,
         prompt,
-        grid.state_boundaries(
+        granularity.state_boundaries(
             prompt.num_tokens, retention, hit.junction_tokens, hit.matched_tokens
         ),
     )
 
 
-def _found(one: Sighting) -> int:
-    """What this code reuses for a published case; a defect with the faulty rule of its source.
-
-    The defect: the boundary that is kept, ``(n - 1) // B * B``, is not one where a chunk ends.
-    """
-    grid = EffectiveGrid(one.block, dropped_blocks=one.dropped)
-    hashes = [index.to_bytes(4, "big") for index in range(one.num_tokens // one.block)]
-    cache = PrefixCache(one.block, 1, dropped_blocks=one.dropped)
-    num_tokens = one.first_len or one.num_tokens
-    first = PromptHashes.from_hashes(hashes[: num_tokens // one.block], num_tokens, one.block)
-    kept = grid.state_boundaries(num_tokens, Retention("replay"))
-    if one.first_len:
-        ends = grid.chunk_ends(num_tokens, Retention("chunk_end"))
-        kept = tuple(at for at in kept if at in ends)
-    publish(cache, first, kept)
-    again = PromptHashes.from_hashes(hashes, one.num_tokens, one.block)
-    return cache.lookup(again).matched_tokens
-
-
 def _published() -> pd.DataFrame:
+    """Hits that others measured, the rule's value for each, and what this code finds."""
     rows = []
-    for one in PUBLISHED:
-        rule = EffectiveGrid(one.block, dropped_blocks=one.dropped).hit_tokens(one.num_tokens)
+    for record in HITS:
+        if not record.prompt_tokens:
+            continue
+        block, num_tokens = record.block_tokens, record.prompt_tokens
+        granularity = HitGranularity(block, dropped_blocks=record.dropped_blocks)
+        first_len = _CAME_BEFORE.get(record.code, 0)
+        rule = granularity.hit_tokens(num_tokens)
         rows.append(
             {
-                **one._asdict(),
-                "blocks": one.num_tokens / one.block,
-                "hit_blocks": one.hit_tokens / one.block,
+                "source": record.source,
+                "num_tokens": num_tokens,
+                "block": block,
+                "dropped": record.dropped_blocks,
+                "hit_tokens": int(record.published),
+                "first_len": first_len,
+                "blocks": num_tokens / block,
+                "hit_blocks": record.published / block,
                 "rule_tokens": rule,
-                "found": _found(one),
-                "verdict": "on_stairs" if one.hit_tokens == rule else "off_stairs",
+                "found": _found(granularity, num_tokens, first_len),
+                "verdict": "on_stairs" if record.published == rule else "off_stairs",
             }
         )
     return pd.DataFrame(rows)
+
+
+def _found(granularity: HitGranularity, num_tokens: int, first_len: int) -> int:
+    """What this code reuses for a published case; behind another prompt with the faulty rule.
+
+    The fault: the boundary that is kept, ``(n - 1) // B * B``, is not one where a chunk ends.
+    """
+    block = granularity.match_unit
+    hashes = [index.to_bytes(4, "big") for index in range(num_tokens // block)]
+    cache = PrefixCache(block, 1, dropped_blocks=granularity.dropped_blocks)
+    before = first_len or num_tokens
+    kept = granularity.state_boundaries(before, Retention("replay"))
+    if first_len:
+        ends = granularity.chunk_ends(before, Retention("chunk_end"))
+        kept = tuple(at for at in kept if at in ends)
+    publish(cache, PromptHashes.from_hashes(hashes[: before // block], before, block), kept)
+    return cache.lookup(PromptHashes.from_hashes(hashes, num_tokens, block)).matched_tokens
 
 
 def _rule(last: int) -> pd.DataFrame:
@@ -269,22 +260,22 @@ def _rule(last: int) -> pd.DataFrame:
 
 def _sharing() -> pd.DataFrame:
     """vLLM #45238: 64 prompts of 2,200 tokens share their first 1,600 or 1,500; block 528."""
-    grid = EffectiveGrid(528, max_batched_tokens=2_048)
+    granularity = HitGranularity(528, max_batched_tokens=2_048)
     rows = []
     for shared in (1_600, 1_500):
         for rule in ("replay", "chunk_end", "junction"):
             retention = Retention(rule)
-            cache, waiting, hits = PrefixCache(grid.match_unit, 1), [], 0
+            cache, waiting, hits = PrefixCache(granularity.match_unit, 1), [], 0
             for number in range(_SIGHTINGS):
-                common = shared // grid.match_unit
+                common = shared // granularity.match_unit
                 hashes = [bytes([0, index]) for index in range(common)]
                 hashes += [bytes([1, number, index]) for index in range(common, 4)]
-                prompt = PromptHashes.from_hashes(hashes, 2_200, grid.match_unit)
+                prompt = PromptHashes.from_hashes(hashes, 2_200, granularity.match_unit)
                 hits += cache.lookup(prompt).hit
                 waiting.append(prompt)
                 if number + 1 >= _AT_ONCE:
                     for one in waiting:
-                        serve(cache, one, grid, retention)
+                        serve(cache, one, granularity, retention)
                     waiting = []
             rows.append((shared, rule, hits, _SIGHTINGS))
     return pd.DataFrame(rows, columns=["shared", "rule", "hits", "prompts"])

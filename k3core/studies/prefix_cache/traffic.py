@@ -13,7 +13,7 @@ from k3core.errors import require, require_count
 from k3core.paged_cache.pool import PagePool
 from k3core.paged_cache.stats import PageKind
 from k3core.prefix_cache.block_hash import PromptHashes
-from k3core.prefix_cache.grid import EffectiveGrid
+from k3core.prefix_cache.granularity import HitGranularity
 from k3core.prefix_cache.manager import HybridCacheManager
 from k3core.prefix_cache.retention import Retention
 from k3core.prefix_cache.running import Admission
@@ -144,15 +144,17 @@ class Served:
         return self.later_reused / max(self.later_tokens, 1)
 
 
-def make_manager(num_pages: int, grid: EffectiveGrid, retention: Retention) -> HybridCacheManager:
+def make_manager(
+    num_pages: int, granularity: HitGranularity, retention: Retention
+) -> HybridCacheManager:
     """Accounting only, a page per physical block and per KDA group: no byte is asked for."""
     return HybridCacheManager(
         PagePool(num_pages),
-        hash_block_tokens=grid.match_unit,
-        physical_block_tokens=grid.physical_block_tokens,
+        hash_block_tokens=granularity.match_unit,
+        physical_block_tokens=granularity.physical_block_tokens,
         num_kda_groups=NUM_GROUPS,
         retention=retention,
-        dropped_blocks=grid.dropped_blocks,
+        dropped_blocks=granularity.dropped_blocks,
     )
 
 

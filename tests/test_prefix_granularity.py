@@ -1,4 +1,4 @@
-"""Effective grid, chunk ends, retention rules, and the hit lengths that others published."""
+"""Hit granularity, chunk ends, retention rules, and the hit lengths that others published."""
 
 import pytest
 from hypothesis import given
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from k3core.errors import CacheError
 from k3core.fleet.cache import BlockCache
 from k3core.prefix_cache import (
-    EffectiveGrid,
+    HitGranularity,
     PrefixCache,
     PromptHashes,
     Retention,
@@ -42,11 +42,11 @@ def serve(cache, prompt, boundaries):
 @pytest.mark.parametrize(("source", "block", "dropped", "length", "expected"), PUBLISHED)
 def test_published_hit_lengths(source, block, dropped, length, expected):
     """By the formula, and by a cache that served the prompt once under vLLM's default rule."""
-    grid = EffectiveGrid(block, dropped_blocks=dropped, max_batched_tokens=8192)
-    assert grid.hit_tokens(length) == expected
+    granularity = HitGranularity(block, dropped_blocks=dropped, max_batched_tokens=8192)
+    assert granularity.hit_tokens(length) == expected
     prompt = PromptHashes(range(length), block)
     cache = PrefixCache(block, 3, dropped_blocks=dropped)
-    serve(cache, prompt, grid.state_boundaries(length, Retention("junction")))
+    serve(cache, prompt, granularity.state_boundaries(length, Retention("junction")))
     assert cache.lookup(prompt).matched_tokens == expected
 
 
@@ -56,9 +56,9 @@ def test_the_published_miss_comes_from_states_at_chunk_ends_only():
     the replay boundary of the first prompt as well. States at every block are the remedy."""
     first, second = PromptHashes(range(3072), 1536), PromptHashes(range(3073), 1536)
     for rule, dropped, expected in (("chunk_end", 1, 0), ("replay", 1, 0), ("dense", 1, 1536)):
-        grid = EffectiveGrid(1536, dropped_blocks=dropped)
+        granularity = HitGranularity(1536, dropped_blocks=dropped)
         cache = PrefixCache(1536, 3, dropped_blocks=dropped)
-        serve(cache, first, grid.state_boundaries(3072, Retention(rule)))
+        serve(cache, first, granularity.state_boundaries(3072, Retention(rule)))
         found = cache.lookup(second)
         assert (rule, found.matched_tokens) == (rule, expected)
 
@@ -69,7 +69,7 @@ def test_a_shared_prefix_that_ends_before_the_last_boundary_is_lost_without_junc
 ):
     """vLLM #45238, block 528, 64 prompts of about 2,200 tokens, of which 12 come at once: a state
     at the last boundary alone falls into a prompt's own tokens (1,584 of 1,600 against 1,500)."""
-    grid = EffectiveGrid(528)
+    granularity = HitGranularity(528)
     cache = PrefixCache(528, 3)
     hits = 0
     for number in range(64):
@@ -79,7 +79,7 @@ def test_a_shared_prefix_that_ends_before_the_last_boundary_is_lost_without_junc
         )
         if number >= 12:
             hits += cache.lookup(prompt).hit
-        ends = (1584, *grid.state_boundaries(2200, Retention("replay")))
+        ends = (1584, *granularity.state_boundaries(2200, Retention("replay")))
         serve(cache, prompt, sorted(set(ends)))
     assert hits == expected
 
@@ -97,34 +97,36 @@ def test_a_shared_prefix_that_ends_before_the_last_boundary_is_lost_without_junc
     ],
 )
 def test_physical_block_of_kimi_k3(tp, dtype, quantum, expected):
-    grid = EffectiveGrid.of_model("kimi-k3", tp, mla_dtype=dtype, quantum=quantum)
-    assert grid.physical_block_tokens == grid.match_unit == expected
+    granularity = HitGranularity.of_model("kimi-k3", tp, mla_dtype=dtype, quantum=quantum)
+    assert granularity.physical_block_tokens == granularity.match_unit == expected
 
 
 def test_context_parallel_ranks_multiply_the_block_and_drafts_enlarge_it():
-    assert EffectiveGrid.of_model(context_parallel=8).physical_block_tokens == 12_288
-    drafted = EffectiveGrid.of_model(draft_len=7, quantum=16).physical_block_tokens
-    assert drafted > EffectiveGrid.of_model(quantum=16).physical_block_tokens
+    assert HitGranularity.of_model(context_parallel=8).physical_block_tokens == 12_288
+    drafted = HitGranularity.of_model(draft_len=7, quantum=16).physical_block_tokens
+    assert drafted > HitGranularity.of_model(quantum=16).physical_block_tokens
 
 
 def test_hash_blocks_inside_a_page_are_matched_singly():
-    grid = EffectiveGrid.of_model(tp=1, mla_dtype="bfloat16", quantum=512, hash_block_tokens=512)
-    assert (grid.units_per_page, grid.match_unit) == (12, 512)
-    assert grid.hit_tokens(1025) == 1024
+    granularity = HitGranularity.of_model(
+        tp=1, mla_dtype="bfloat16", quantum=512, hash_block_tokens=512
+    )
+    assert (granularity.units_per_page, granularity.match_unit) == (12, 512)
+    assert granularity.hit_tokens(1025) == 1024
     with pytest.raises(CacheError, match="every 3072 tokens"):
-        EffectiveGrid(1536, 1024)
+        HitGranularity(1536, 1024)
 
 
 def test_a_budget_decides_which_states_exist():
     """A rule can keep only what a chunk end has written."""
     dense = Retention("dense")
-    assert EffectiveGrid(512).state_boundaries(5000, dense) == tuple(range(512, 5000, 512))
-    assert EffectiveGrid(512, max_batched_tokens=2048).state_boundaries(5000, dense) == (
+    assert HitGranularity(512).state_boundaries(5000, dense) == tuple(range(512, 5000, 512))
+    assert HitGranularity(512, max_batched_tokens=2048).state_boundaries(5000, dense) == (
         2048, 4096, 4608,
     )  # fmt: skip
-    assert EffectiveGrid(512).state_boundaries(5000, Retention("chunk_end")) == ()
-    assert EffectiveGrid(512).state_boundaries(5120, Retention("chunk_end")) == (5120,)
-    assert EffectiveGrid(512).state_boundaries(5000, Retention("none")) == ()
+    assert HitGranularity(512).state_boundaries(5000, Retention("chunk_end")) == ()
+    assert HitGranularity(512).state_boundaries(5120, Retention("chunk_end")) == (5120,)
+    assert HitGranularity(512).state_boundaries(5000, Retention("none")) == ()
 
 
 @given(

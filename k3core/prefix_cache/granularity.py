@@ -1,4 +1,4 @@
-"""The effective grid: on which token positions prompts can resume, computed from a deployment.
+"""Hit granularity: on which token positions prompts can resume, computed from a deployment.
 
 Three units are kept apart, as Kimi K3 asks for (vLLM blog 2026-07-27): the physical block (a page
 must hold one KDA layer's state), the match unit (a hash block, possibly finer than the page), and
@@ -34,7 +34,7 @@ def require_multiple(physical_block_tokens: int, hash_block_tokens: int) -> int:
     """Hash blocks in a physical block.
 
     Raises:
-        CacheError: the hash block does not divide the physical block; names the grid that both
+        CacheError: the hash block does not divide the physical block; names the block that both
             have in common.
     """
     require_count("hash_block_tokens", hash_block_tokens, 1)
@@ -51,7 +51,7 @@ def require_multiple(physical_block_tokens: int, hash_block_tokens: int) -> int:
 
 
 @dataclass(frozen=True)
-class EffectiveGrid:
+class HitGranularity:
     """Where prompts resume on one deployment.
 
     Args:
@@ -92,8 +92,8 @@ class EffectiveGrid:
         hash_block_tokens: int = 0,
         drafter_drop: bool = False,
         max_batched_tokens: int = 0,
-    ) -> EffectiveGrid:
-        """The grid of a published model.
+    ) -> HitGranularity:
+        """The granularity of a published model.
 
         Args:
             model: a model's code, see ``k3core.capacity.presets``.

@@ -21,8 +21,9 @@ v = page.controls(
 fault = page.choice("fault", studies.FAULT_CODES)
 st.caption(page.t(f"fault.{fault}"))
 inputs = {"seed": v.seed, "correlated": v.check_keys == "correlated", "dtype": v.check_dtype}
-run = page.study(studies.run_checks, fault=fault, **inputs)
 matrix = page.study(studies.fault_matrix, **inputs)
+others = page.study(studies.read_other_checks, fault=fault, **inputs)
+run = studies.verdicts(matrix.columns[others.fault], others)
 
 num_rows = matrix.num_rows
 num_cells = num_rows * matrix.num_faults

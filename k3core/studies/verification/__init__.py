@@ -3,20 +3,19 @@
 from k3core.studies.verification.check import KINDS, Case, Check, Reading
 from k3core.studies.verification.expected import EXPECTED
 from k3core.studies.verification.faults import FAULT_CODES, FAULTS, HEALTHY, subject_with
+from k3core.studies.verification.keys import KeySweep, key_sweep
+from k3core.studies.verification.matrix import MatrixResult, Summary, fault_matrix, summary
 from k3core.studies.verification.run import (
     CHECKS,
     MATRIX_CHECKS,
     USUAL_TOLERANCE,
-    KeySweep,
-    MatrixResult,
-    Summary,
+    Readings,
     VerificationResult,
     counts_text,
-    fault_matrix,
-    key_sweep,
+    read_other_checks,
     render_text,
     run_checks,
-    summary,
+    verdicts,
 )
 
 __all__ = [
@@ -33,13 +32,16 @@ __all__ = [
     "KeySweep",
     "MatrixResult",
     "Reading",
+    "Readings",
     "Summary",
     "VerificationResult",
     "counts_text",
     "fault_matrix",
     "key_sweep",
+    "read_other_checks",
     "render_text",
     "run_checks",
     "subject_with",
     "summary",
+    "verdicts",
 ]

@@ -22,15 +22,16 @@ from k3core.studies.verification.oracle_stack import OraclePass, oracle_pass
 
 PAGE = "engine"
 BLOCK_TOKENS = 8
-SHARED_LEN, PROMPT_LEN, NUM_NEW = 9, 11, 6
+PROMPT_LEN, NUM_NEW = 11, 4
 DRAFT_LEN = 3
 FP64, FP32 = 1e-10, 1e-4
 
 
 class Runs(NamedTuple):
-    """One prompt served cold, with a cached prefix, and without drafts.
+    """One prompt served plainly, cold with drafts, and with drafts on the cached prefix.
 
-    ``serving`` is the engine of the warm run; ``oracle`` read the prompt and the plain output.
+    ``serving`` is the engine of the plain and the warm run; ``oracle`` read the prompt and the
+    plain output.
     """
 
     model: Any
@@ -66,23 +67,20 @@ def _small_model(case: Case) -> Any:
     return case.subject.model.HybridModel(config)
 
 
-def _engine(case: Case, model: Any, draft_len: int = DRAFT_LEN) -> Any:
+def _engine(case: Case, model: Any) -> Any:
     return case.subject.engine.Engine(
-        model, 200, block_tokens=BLOCK_TOKENS, chunk_tokens=BLOCK_TOKENS, draft_len=draft_len
+        model, 200, block_tokens=BLOCK_TOKENS, chunk_tokens=BLOCK_TOKENS, draft_len=DRAFT_LEN
     )
 
 
 def _runs(case: Case) -> Runs:
     model = _small_model(case)
     rng = np.random.default_rng(case.seed)
-    first = rng.integers(model.config.vocab_size, size=PROMPT_LEN).tolist()
-    tail = rng.integers(model.config.vocab_size, size=PROMPT_LEN - SHARED_LEN).tolist()
-    prompt = (*first[:SHARED_LEN], *tail)
-    plain = _engine(case, model, 0).generate(prompt, NUM_NEW)
+    prompt = tuple(rng.integers(model.config.vocab_size, size=PROMPT_LEN).tolist())
+    serving = _engine(case, model)
+    plain = serving.generate(prompt, NUM_NEW)
     drafter = _EveryThirdWrong((*prompt, *plain.tokens), model.config.vocab_size)
     cold = _engine(case, model).generate(prompt, NUM_NEW, drafter)
-    serving = _engine(case, model)
-    serving.generate(first, 1)
     warm = serving.generate(prompt, NUM_NEW, drafter)
     oracle = oracle_pass(model, (*prompt, *plain.tokens[:-1]))
     return Runs(model, prompt, cold, warm, plain, serving, oracle)
@@ -143,43 +141,62 @@ def checkpoint_matches_oracle(case: Case) -> float:
 
 @check(PAGE, ACCOUNTING)
 def pages_survive_eviction(case: Case) -> Reading:
-    """Twelve prompts through a pool that holds about two: no page is lost, none leaks."""
+    """Six prompts through a pool that holds about two: no page is lost, none leaks."""
     model = _small_model(case)
     serving = case.subject.engine.Engine(
         model, 40, block_tokens=BLOCK_TOKENS, chunk_tokens=BLOCK_TOKENS, poison=True
     )
     rng = np.random.default_rng(case.seed)
-    for _ in range(12):
+    for _ in range(6):
         serving.generate(rng.integers(model.config.vocab_size, size=PROMPT_LEN).tolist(), 1)
         serving.check()
     stats = serving.pool.stats()
     return counted(stats.num_free + stats.num_cached, stats.num_pages)
 
 
-def _second_request(case: Case, shared_len: int) -> tuple[Any, Any]:
-    """600 tokens of which ``shared_len`` were served before, and the same on a fresh engine."""
+LONG_LEN, LONG_BLOCK = 530, 512
+
+
+class LongPrompts(NamedTuple):
+    """An engine with blocks of 512 that has served one prompt, and prompts that start like it."""
+
+    model: Any
+    serving: Any
+    first: tuple[int, ...]
+
+    def sharing(self, shared_len: int) -> list[int]:
+        """A prompt that parts from the first one after ``shared_len`` tokens."""
+        vocab_size = self.model.config.vocab_size
+        tail = [(token + 1) % vocab_size for token in self.first[shared_len:]]
+        return [*self.first[:shared_len], *tail]
+
+
+def _long_prompts(case: Case) -> LongPrompts:
     model = _small_model(case)
-    serving, fresh = (case.subject.engine.Engine(model, 40) for _ in range(2))
+    serving = case.subject.engine.Engine(model, 40, block_tokens=LONG_BLOCK)
     rng = np.random.default_rng(case.seed)
-    first, prompt = (rng.integers(model.config.vocab_size, size=600) for _ in range(2))
-    prompt[:shared_len] = first[:shared_len]
-    prompt[shared_len] = (first[shared_len] + 1) % model.config.vocab_size
-    serving.generate(first.tolist(), 1)
-    return serving.generate(prompt.tolist(), 1), fresh.generate(prompt.tolist(), 1)
+    first = tuple(rng.integers(model.config.vocab_size, size=LONG_LEN).tolist())
+    serving.generate(first, 1)
+    return LongPrompts(model, serving, first)
 
 
 @check(PAGE, ACCOUNTING)
 def test_engine_returns_hit_stats(case: Case) -> Reading:
     """512 shared tokens: 512 are reused, and the logits are those of a fresh engine."""
-    warm, cold = _second_request(case, 512)
-    reading = counted(warm.reused_tokens, 512)
-    return reading._replace(deviation=max(reading.deviation, difference(warm.logits, cold.logits)))
+    prompts = case.once(_long_prompts)
+    prompt = prompts.sharing(LONG_BLOCK)
+    warm = prompts.serving.generate(prompt, 1)
+    fresh = case.subject.engine.Engine(prompts.model, 40, block_tokens=LONG_BLOCK)
+    reading = counted(warm.reused_tokens, LONG_BLOCK)
+    apart = difference(warm.logits, fresh.generate(prompt, 1).logits)
+    return reading._replace(deviation=max(reading.deviation, apart))
 
 
 @check(PAGE, ACCOUNTING)
 def test_engine_miss_returns_zero(case: Case) -> Reading:
     """511 shared tokens, one short of a block: nothing is reused."""
-    return counted(_second_request(case, 511)[0].reused_tokens, 0)
+    prompts = case.once(_long_prompts)
+    return counted(prompts.serving.generate(prompts.sharing(LONG_BLOCK - 1), 1).reused_tokens, 0)
 
 
 CHECKS = (

@@ -43,6 +43,12 @@ def _ring(case: Case) -> ConsistentHashRing:
     return ring
 
 
+def _full_ring(case: Case) -> tuple[ConsistentHashRing, dict[str, tuple[object, object]]]:
+    """All clusters, and the owners of every session on them."""
+    ring = _ring(case)
+    return ring, _owners(ring)
+
+
 def _owners(ring: ConsistentHashRing) -> dict[str, tuple[object, object]]:
     names = (f"session-{index}" for index in range(NUM_SESSIONS))
     return {name: tuple(ring.route(name)) for name in names}  # type: ignore[misc]
@@ -54,8 +60,8 @@ def test_ring_distributes_sessions_uniformly(case: Case) -> Reading:
 
     The deviation is in standard deviations; the number seen is the largest cluster over the mean.
     """
-    ring = _ring(case)
-    counts = Counter(primary for primary, _ in _owners(ring).values())
+    ring, owners = case.once(_full_ring)
+    counts = Counter(primary for primary, _ in owners.values())
     mean = 1 / NUM_CLUSTERS
     share_sd = math.sqrt(mean * (1 - mean) / (NUM_CLUSTERS * VNODES + 1))
     worst = 0.0
@@ -72,8 +78,8 @@ def test_ring_distributes_sessions_uniformly(case: Case) -> Reading:
 @check(FLEET, ACCOUNTING)
 def test_remove_cluster_only_affects_few_sessions(case: Case) -> Reading:
     """Exactly the sessions of the removed cluster move, each to its secondary, nobody else."""
+    _, before = case.once(_full_ring)
     ring = _ring(case)
-    before = _owners(ring)
     victim = ring.clusters[case.seed % NUM_CLUSTERS]
     ring.remove_cluster(victim)
     after = _owners(ring)

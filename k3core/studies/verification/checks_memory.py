@@ -80,12 +80,12 @@ def test_store_and_load_roundtrip(case: Case) -> float:
 
 @check(POOL, ACCOUNTING)
 def page_sets_stay_disjoint(case: Case) -> Reading:
-    """300 random operations, failed ones too: free, owned and cached pages make up the pool."""
+    """100 random operations, failed ones too: free, owned and cached pages make up the pool."""
     rng = np.random.default_rng(case.seed)
     pool = PagePool(24, 64)
     held: list[int] = []
-    right = 0
-    for _ in range(300):
+    right, num_moves = 0, 100
+    for _ in range(num_moves):
         move = int(rng.integers(5))
         picked = held[: int(rng.integers(1, 5))]
         try:
@@ -114,7 +114,7 @@ def page_sets_stay_disjoint(case: Case) -> Reading:
             and owned | set(listed) == set(range(pool.num_pages))
             and not owned & set(listed)
         )
-    return counted(right, 300)
+    return counted(right, num_moves)
 
 
 @check(POOL, ACCOUNTING)

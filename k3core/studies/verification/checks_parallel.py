@@ -44,7 +44,8 @@ def _prefill(case: Case) -> Any:
 def ranks_match_recurrence(case: Case) -> float:
     inputs = sequences(NUM_TOKENS, case.seed, case.correlated, case.torch_dtype)
     state = committed_state(case.seed, case.torch_dtype)
-    recurrent, result, cut = case.subject.kda.kda_recurrent, _prefill(case), DOCUMENTS[0]
+    recurrent, result = case.subject.kda.kda_recurrent, case.once(_prefill)
+    cut = DOCUMENTS[0]
     first_out, first = recurrent(*inputs.head(cut), state)
     second_out, second = recurrent(*(x[:, :, cut:] for x in inputs))
     return max(
@@ -59,7 +60,7 @@ def ranks_match_recurrence(case: Case) -> float:
 def ranks_match_oracle(case: Case) -> float:
     inputs = sequences(NUM_TOKENS, case.seed, case.correlated, case.torch_dtype)
     state = committed_state(case.seed, case.torch_dtype)
-    result, cut = _prefill(case), DOCUMENTS[0]
+    result, cut = case.once(_prefill), DOCUMENTS[0]
     first_out, first = oracle_recurrent(*inputs.head(cut), state=state)
     second_out, second = oracle_recurrent(*(x[:, :, cut:] for x in inputs))
     return max(

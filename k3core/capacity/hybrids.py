@@ -6,6 +6,7 @@ ranks share until each holds one KV head.
 
 from __future__ import annotations
 
+from k3core.capacity.lab_stack import LAB_STACK
 from k3core.capacity.model import ModelPreset
 
 _AIC = "as carried by ai-dynamo/aiconfigurator model_configs"
@@ -194,25 +195,6 @@ _NEMOTRON = tuple(
         ),
     )
 )  # fmt: skip
-
-LAB_STACK = ModelPreset(
-    code="lab-stack",
-    title="Lab stack",
-    num_kda_layers=3,
-    mla_layer_ids=(4,),
-    num_heads=4,
-    dk=16,
-    dv=16,
-    conv_width=4,
-    mla_latent_dim=32 + 8,
-    mla_dtype="float32",
-    hidden_size=64,
-    num_mla_heads=4,
-    gate_low_rank_dim=16,
-    source="k3core.model.ModelConfig(): the stack that the engine page runs",
-    note="untrained; it holds the place of a model of our own until one is trained. It computes "
-    "in fp32 throughout: set the window to fp32 for its bytes in the engine",
-)
 
 HYBRIDS: dict[str, ModelPreset] = {
     preset.code: preset for preset in (LING_3_FLASH, LING_3_TINY, *_QWEN, *_NEMOTRON, LAB_STACK)

@@ -9,6 +9,10 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+from collections.abc import Iterable
+from typing import TypeVar
+
+_T = TypeVar("_T")
 
 
 class K3Error(ValueError):
@@ -69,6 +73,36 @@ def require_count(name: str, value: object, least: int = 0, most: int | None = N
         raise K3Error(message) from None
     require(number >= least and (most is None or number <= most), message)
     return number
+
+
+def require_counts(
+    name: str, values: object, least: int = 0, most: int | None = None
+) -> tuple[int, ...]:
+    """``values`` as a tuple of counts, see ``require_count``; text and mappings are none.
+
+    Raises:
+        K3Error: ``values`` is no collection, or an entry is no such integer.
+    """
+    if not isinstance(values, Iterable) or isinstance(values, (str, bytes, dict)):
+        raise K3Error(f"{name}={shown(values)} must be a sequence of integers")
+    return tuple(require_count(f"each of {name}", value, least, most) for value in values)
+
+
+def require_type(name: str, value: object, kind: type[_T], error: type[K3Error] = K3Error) -> _T:
+    """``value``, an instance of ``kind``.
+
+    Raises:
+        K3Error: it is none; the error names both.
+    """
+    if not isinstance(value, kind):
+        raise error(f"{name}={shown(value)} must be a {kind.__name__}")
+    return value
+
+
+def shown(value: object) -> str:
+    """``value`` for a message: its repr, cut where it would fill the page."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def require_number(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import numbers
 import operator
-from collections.abc import Iterable
 from typing import TypeVar
 
 _T = TypeVar("_T")
@@ -57,21 +56,25 @@ def require(condition: bool, message: str, error: type[K3Error] = K3Error) -> No
         raise error(message)
 
 
-def require_count(name: str, value: object, least: int = 0, most: int | None = None) -> int:
+def require_count(
+    name: str,
+    value: object,
+    least: int = 0,
+    most: int | None = None,
+    error: type[K3Error] = K3Error,
+) -> int:
     """``value`` as an int from ``least`` to ``most``; bools and fractions are no counts.
 
     Raises:
-        K3Error: ``value`` is not such an integer.
+        K3Error: ``value`` is not such an integer; ``error``, when that is given.
     """
-    upper = "" if most is None else f" and <= {most}"
-    message = f"{name}={value!r} must be an integer >= {least}{upper}"
     try:
-        if isinstance(value, bool):
-            raise TypeError
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise K3Error(message) from None
-    require(number >= least and (most is None or number <= most), message)
+        number = least - 1
+    if isinstance(value, bool) or number < least or (most is not None and number > most):
+        upper = "" if most is None else f" and <= {most}"
+        raise error(f"{name}={shown(value)} must be an integer >= {least}{upper}")
     return number
 
 
@@ -83,9 +86,28 @@ def require_counts(
     Raises:
         K3Error: ``values`` is no collection, or an entry is no such integer.
     """
-    if not isinstance(values, Iterable) or isinstance(values, (str, bytes, dict)):
-        raise K3Error(f"{name}={shown(values)} must be a sequence of integers")
-    return tuple(require_count(f"each of {name}", value, least, most) for value in values)
+    try:
+        if isinstance(values, (str, bytes, dict)):
+            raise TypeError
+        entries: tuple[object, ...] = tuple(values)  # type: ignore[arg-type]
+    except TypeError:
+        raise K3Error(f"{name}={shown(values)} must be a sequence of integers") from None
+    return tuple(require_count(f"each of {name}", value, least, most) for value in entries)
+
+
+def require_range(what: str, start: object, stop: object, end: int) -> tuple[int, int]:
+    """``start`` and ``stop`` of a range of ``what`` inside of ``0..end``.
+
+    Raises:
+        K3Error: one of them is no integer, or the range is outside.
+    """
+    try:
+        first, last = require_count("start", start), require_count("stop", stop)
+        require(first <= last <= end, "")
+    except K3Error:
+        text = f"{what} {shown(start)}..{shown(stop)} are outside of 0..{end} (start..stop)"
+        raise K3Error(text) from None
+    return first, last
 
 
 def require_type(name: str, value: object, kind: type[_T], error: type[K3Error] = K3Error) -> _T:
@@ -112,6 +134,7 @@ def require_number(
     least: float | None = None,
     above: float | None = None,
     most: float | None = None,
+    error: type[K3Error] = K3Error,
 ) -> float:
     """``value`` as a finite float within the bounds; bools, strings and None are no numbers.
 
@@ -120,7 +143,7 @@ def require_number(
         least, above, most: smallest value, bound that it must exceed, largest value.
 
     Raises:
-        K3Error: ``value`` is not such a number.
+        K3Error: ``value`` is not such a number; ``error``, when that is given.
     """
     bounds = [
         f" {sign} {bound:g}"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from k3core.errors import require, require_count
+from k3core.errors import require, require_count, require_counts, require_range, require_type
 
 
 def pack_heads(state: torch.Tensor) -> torch.Tensor:
@@ -27,7 +27,7 @@ def pack_heads(state: torch.Tensor) -> torch.Tensor:
     Raises:
         K3Error: ``state`` is not a 4-D tensor.
     """
-    require_tensor("state", state)
+    require_type("state", state, torch.Tensor)
     require(state.ndim == 4, f"state has shape {tuple(state.shape)}; allowed: (B, H, dk, dv)")
     return state.detach().transpose(0, 1).reshape(-1).clone()
 
@@ -45,12 +45,9 @@ def unpack_heads(flat: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     Raises:
         K3Error: ``flat`` is not 1-D, or its length does not fit ``shape``.
     """
-    require_tensor("flat", flat)
-    shape = tuple(shape)
-    require(
-        len(shape) == 4 and all(isinstance(n, int) and n >= 0 for n in shape),
-        f"shape={shape} must be (B, H, dk, dv)",
-    )
+    require_type("flat", flat, torch.Tensor)
+    shape = require_counts("shape", shape)
+    require(len(shape) == 4, f"shape={shape} must be (B, H, dk, dv)")
     require(
         flat.ndim == 1 and flat.numel() == math.prod(shape),
         f"flat has shape {tuple(flat.shape)}; shape={shape} needs ({math.prod(shape)},)",
@@ -67,16 +64,13 @@ def head_slice(flat: torch.Tensor, num_heads: int, start: int, stop: int) -> tor
     Raises:
         K3Error: the stream does not divide into ``num_heads``, or the range is outside of it.
     """
-    require_tensor("flat", flat)
-    require_count("num_heads", num_heads, 1)
+    require_type("flat", flat, torch.Tensor)
+    num_heads = require_count("num_heads", num_heads, 1)
     require(
         flat.ndim == 1 and flat.numel() % num_heads == 0,
         f"flat has shape {tuple(flat.shape)}; it does not divide into num_heads={num_heads}",
     )
-    require(
-        0 <= start <= stop <= num_heads,
-        f"heads {start}..{stop} are outside of 0..{num_heads}",
-    )
+    start, stop = require_range("heads", start, stop, num_heads)
     run = flat.numel() // num_heads
     return flat[start * run : stop * run]
 
@@ -89,8 +83,3 @@ def to_bytes(values: torch.Tensor) -> torch.Tensor:
 def from_bytes(raw: torch.Tensor, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
     """A new tensor from its bytes."""
     return raw.reshape(-1).clone().view(dtype).reshape(tuple(shape))
-
-
-def require_tensor(name: str, value: object) -> None:
-    """Raise K3Error unless ``value`` is a tensor."""
-    require(isinstance(value, torch.Tensor), f"{name} must be a torch.Tensor, not {type(value)}")

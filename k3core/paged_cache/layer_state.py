@@ -9,11 +9,10 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from k3core.errors import K3Error, require
+from k3core.errors import K3Error, require, require_type, shown
 from k3core.paged_cache.head_stream import (
     from_bytes,
     pack_heads,
-    require_tensor,
     to_bytes,
     unpack_heads,
 )
@@ -98,12 +97,12 @@ def encode_state(
         recurrent, container = state.recurrent, type(state)
         window = state.conv_window if conv_window is None else conv_window
     else:
-        raise K3Error(f"state must be a tensor or a (recurrent, conv_window), not {type(state)}")
+        raise K3Error(f"state={shown(state)} must be a tensor or a (recurrent, conv_window)")
     packed = pack_heads(recurrent)
     require(packed.numel() > 0, f"state has shape {tuple(recurrent.shape)}; it is empty")
     content = [to_bytes(packed)]
     if window is not None:
-        require_tensor("conv_window", window)
+        require_type("conv_window", window, torch.Tensor)
         content.append(to_bytes(window))
     return content, StateFormat(
         shape=tuple(recurrent.shape),

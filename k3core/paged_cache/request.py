@@ -17,32 +17,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from k3core.errors import CacheError, K3Error, require, require_count
-from k3core.paged_cache.head_stream import (
-    from_bytes,
-    head_slice,
-    pack_heads,
-    require_tensor,
-    to_bytes,
-    unpack_heads,
+from k3core.errors import (
+    CacheError,
+    require,
+    require_count,
+    require_counts,
+    require_range,
+    require_type,
 )
-from k3core.paged_cache.layer_state import LayerState, StateFormat, StateWithWindow, encode_state
-from k3core.paged_cache.pool import DEFAULT_PAGE_BYTES, PagePool
-from k3core.paged_cache.stats import PageInfo, PageKind, PoolStats
-
-__all__ = [
-    "DEFAULT_PAGE_BYTES",
-    "LayerState",
-    "MLAPage",
-    "PageInfo",
-    "PageKind",
-    "PagePool",
-    "PagedCache",
-    "PoolStats",
-    "head_slice",
-    "pack_heads",
-    "unpack_heads",
-]
+from k3core.paged_cache.head_stream import from_bytes, to_bytes
+from k3core.paged_cache.layer_state import StateFormat, StateWithWindow, encode_state
+from k3core.paged_cache.pool import PagePool
+from k3core.paged_cache.stats import PageKind
 
 
 class MLAPage(NamedTuple):
@@ -78,8 +64,7 @@ class PagedCache:
     def __init__(
         self, pool: PagePool, tokens_per_page: int = 512, bytes_per_token: int = 1152
     ) -> None:
-        require(isinstance(pool, PagePool), f"pool={pool!r} must be a PagePool")
-        self.pool = pool
+        self.pool = require_type("pool", pool, PagePool)
         self.tokens_per_page = require_count("tokens_per_page", tokens_per_page, 1)
         self.bytes_per_token = require_count("bytes_per_token", bytes_per_token, 1)
         require(
@@ -198,15 +183,18 @@ class PagedCache:
         """
         num_tokens = require_count("num_tokens", num_tokens, 1)
         require(not self._mla, "pages can be adopted only by an empty cache", CacheError)
+        pages = require_counts("pages", pages)
         needed = -(-num_tokens // self.tokens_per_page)
         require(
             len(pages) == needed,
             f"{len(pages)} pages were given; num_tokens={num_tokens} needs {needed}",
         )
         row_format = None
+        shape = None if row_shape is None else require_counts("row_shape", row_shape)
         if dtype is not None:
-            shape = (self.bytes_per_token // dtype.itemsize,) if row_shape is None else row_shape
-            row_format = _RowFormat(dtype, tuple(shape))
+            require_type("dtype", dtype, torch.dtype)
+            flat = (self.bytes_per_token // dtype.itemsize,)
+            row_format = _RowFormat(dtype, flat if shape is None else shape)
             self._require_row_bytes(row_format)
         self.pool.retain(pages, PageKind.MLA_KV)
         self._mla = list(pages)
@@ -220,11 +208,8 @@ class PagedCache:
             CacheError: some of the tokens were appended without rows.
             K3Error: the range is outside of ``0..num_tokens``.
         """
-        stop = self._num_tokens if stop is None else stop
-        require(
-            0 <= start <= stop <= self._num_tokens,
-            f"tokens {start}..{stop} are outside of 0..{self._num_tokens}",
-        )
+        end = self._num_tokens
+        start, stop = require_range("tokens", start, end if stop is None else stop, end)
         require(
             self._num_written == self._num_tokens,
             f"tokens {self._num_written}..{self._num_tokens} were appended without rows",
@@ -278,7 +263,7 @@ class PagedCache:
             K3Error: a bad layer, an empty or misshapen state, or a window given twice.
             PoolExhausted: too few pages; the old state of the layer is untouched.
         """
-        layer = _layer_number(layer)
+        layer = require_count("layer", layer)
         content, state_format = encode_state(state, conv_window)
         pages = self._pages_for_state(layer, -(-state_format.num_bytes // self.pool.page_bytes))
         self._write_stream(pages, content)
@@ -296,6 +281,7 @@ class PagedCache:
         Raises:
             CacheError: nothing is stored for ``layer``.
         """
+        layer = require_count("layer", layer)
         if layer not in self._kda:
             raise CacheError(f"layer={layer!r} has no state; stored layers: {sorted(self._kda)}")
         stored = self._kda[layer]
@@ -324,7 +310,7 @@ class PagedCache:
     # inner steps
 
     def _check_rows(self, num_tokens: int, rows: torch.Tensor) -> _RowFormat:
-        require_tensor("rows", rows)
+        require_type("rows", rows, torch.Tensor)
         require(
             rows.ndim >= 1 and rows.shape[0] == num_tokens,
             f"rows has shape {tuple(rows.shape)}; allowed: ({num_tokens}, ...)",
@@ -388,9 +374,3 @@ class PagedCache:
                 position += count
         if position < len(views) * page_bytes:
             views[-1][position % page_bytes :] = 0
-
-
-def _layer_number(layer: object) -> int:
-    if isinstance(layer, bool) or not isinstance(layer, int) or layer < 0:
-        raise K3Error(f"layer={layer!r} must be a non-negative integer")
-    return layer

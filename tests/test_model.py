@@ -246,6 +246,13 @@ def test_layers_are_three_kda_to_one_mla() -> None:
     assert config.kda_groups == ((0, 4), (1, 5), (2, 6))
 
 
+def test_another_ratio_of_layers_keeps_one_group_per_place_in_the_period() -> None:
+    config = ModelConfig(num_layers=6, kda_per_mla=2)
+    assert config.mla_layers == (2, 5)
+    assert config.kda_layers == (0, 1, 3, 4)
+    assert config.kda_groups == ((0, 3), (1, 4))
+
+
 def test_byte_properties_are_the_bytes_of_real_tensors() -> None:
     for dtype in ("float32", "float64"):
         config = dataclasses.replace(SMALL, dtype=dtype)
@@ -307,7 +314,7 @@ def test_bad_tokens_raise_before_anything_is_written(model: HybridModel, tokens:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("num_layers", 6), ("num_layers", 0), ("hidden_size", -1), ("dk", 0), ("conv_width", 1),
+        ("num_layers", 6), ("num_layers", 0), ("kda_per_mla", 0), ("hidden_size", -1), ("dk", 0), ("conv_width", 1),
         ("lower_bound", 0.0), ("dtype", "float16"), ("vocab_size", 2.5),
     ],
 )  # fmt: skip

@@ -147,6 +147,18 @@ def test_bad_arguments_are_named(params, message):
         v.run_checks(**params)
 
 
+def test_rows_joined_from_two_parts_are_those_of_one_run(healthy, matrix):
+    joined = v.verdicts(matrix.columns[v.HEALTHY], v.read_other_checks())
+    pd.testing.assert_frame_equal(joined.tables["checks"], healthy.tables["checks"])
+
+
+def test_rows_are_not_joined_from_different_runs_or_with_gaps(matrix):
+    with pytest.raises(K3Error, match="no reading of"):
+        v.verdicts(matrix.columns[v.HEALTHY])
+    with pytest.raises(K3Error, match="different fault"):
+        v.verdicts(matrix.columns["gate_multiplier"], v.read_other_checks())
+
+
 # Every row can fail: the mechanism is broken, and the row must see it.
 
 

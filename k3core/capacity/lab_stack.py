@@ -16,14 +16,15 @@ DTYPES = ("float32", "float64")
 
 @dataclass(frozen=True)
 class StackSizes:
-    """Sizes of a hybrid stack, three KDA layers to one MLA layer; the defaults are a toy.
+    """Sizes of a hybrid stack, `kda_per_mla` KDA layers before each MLA layer; a toy by default.
 
     Raises:
-        K3Error: a size is not a positive integer, ``num_layers`` is not a multiple of 4, or
+        K3Error: a size is not a positive integer, ``num_layers`` is no whole number of periods, or
             ``dtype`` is not ``"float32"`` or ``"float64"``.
     """
 
     num_layers: int = 4
+    kda_per_mla: int = 3
     hidden_size: int = 64
     num_heads: int = 4
     dk: int = 16
@@ -43,13 +44,14 @@ class StackSizes:
 
     def __post_init__(self) -> None:
         for name in (
-            "num_layers", "hidden_size", "num_heads", "dk", "dv", "gate_rank",
+            "num_layers", "kda_per_mla", "hidden_size", "num_heads", "dk", "dv", "gate_rank",
             "kv_latent", "rope_width", "nope_width", "value_width", "mlp_size", "vocab_size",
         ):  # fmt: skip
             require_count(name, getattr(self, name), 1)
         require(
-            self.num_layers % 4 == 0,
-            f"num_layers={self.num_layers} is not a multiple of 4 (3 KDA layers to 1 MLA layer)",
+            self.num_layers % self.period == 0,
+            f"num_layers={self.num_layers} is not a multiple of {self.period} "
+            f"({self.kda_per_mla} KDA layers to 1 MLA layer)",
         )
         require_count("conv_width", self.conv_width, 2)
         require(self.lower_bound < 0, f"lower_bound={self.lower_bound} is not negative")
@@ -59,19 +61,26 @@ class StackSizes:
         )
 
     @property
+    def period(self) -> int:
+        """Layers after which the pattern repeats."""
+        return self.kda_per_mla + 1
+
+    @property
     def mla_layers(self) -> tuple[int, ...]:
-        """0-based indices of the MLA layers: every fourth."""
-        return tuple(range(3, self.num_layers, 4))
+        """0-based indices of the MLA layers: the last of each period."""
+        return tuple(range(self.kda_per_mla, self.num_layers, self.period))
 
     @property
     def kda_layers(self) -> tuple[int, ...]:
         """0-based indices of the KDA layers."""
-        return tuple(i for i in range(self.num_layers) if i % 4 != 3)
+        return tuple(i for i in range(self.num_layers) if i not in self.mla_layers)
 
     @property
     def kda_groups(self) -> tuple[tuple[int, ...], ...]:
-        """KDA layers by their place in the period: three groups, each as long as the MLA group."""
-        return tuple(tuple(range(place, self.num_layers, 4)) for place in range(3))
+        """KDA layers by their place in the period: groups as long as that of the MLA layers."""
+        return tuple(
+            tuple(range(place, self.num_layers, self.period)) for place in range(self.kda_per_mla)
+        )
 
     @property
     def conv_channels(self) -> int:

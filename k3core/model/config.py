@@ -19,7 +19,7 @@ class ModelConfig(StackSizes):
     Fields and byte counts are those of `StackSizes`, which the planner reads without torch.
 
     Raises:
-        K3Error: a size is not a positive integer, ``num_layers`` is not a multiple of 4, or
+        K3Error: a size is not a positive integer, ``num_layers`` is no whole number of periods, or
             ``dtype`` is not ``"float32"`` or ``"float64"``.
     """
 

@@ -314,8 +314,8 @@ def test_bad_tokens_raise_before_anything_is_written(model: HybridModel, tokens:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("num_layers", 6), ("num_layers", 0), ("kda_per_mla", 0), ("hidden_size", -1), ("dk", 0), ("conv_width", 1),
-        ("lower_bound", 0.0), ("dtype", "float16"), ("vocab_size", 2.5),
+        ("num_layers", 6), ("num_layers", 0), ("kda_per_mla", 0), ("hidden_size", -1), ("dk", 0),
+        ("conv_width", 1), ("lower_bound", 0.0), ("dtype", "float16"), ("vocab_size", 2.5),
     ],
 )  # fmt: skip
 def test_bad_sizes_raise_and_name_the_field(field: str, value: object) -> None:

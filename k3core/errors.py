@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import sys
 from typing import TypeVar
 
 _T = TypeVar("_T")
@@ -150,14 +151,16 @@ def require_number(
         for sign, bound in ((">=", least), (">", above), ("<=", most))
         if bound is not None
     ]
-    message = f"{name}={value!r} must be a finite number{' and'.join(bounds)}"
-    require(isinstance(value, numbers.Real) and not isinstance(value, bool), message)
-    number = float(value)  # type: ignore[arg-type]
+    message = f"{name}={shown(value)} must be a finite number{' and'.join(bounds)}"
+    number = math.nan
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        number = float(value) if abs(value) < sys.float_info.max else math.inf
     require(
         math.isfinite(number)
         and (least is None or number >= least)
         and (above is None or number > above)
         and (most is None or number <= most),
         message,
+        error,
     )
     return number

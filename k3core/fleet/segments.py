@@ -200,7 +200,7 @@ class SegmentCache:
                 where[above + kept] = (segment, kept)
             above += self._num_blocks[segment]
         protected = {min(matched, (num_tokens - 1) // BLOCK_LEN)}
-        for depth in surplus_boundaries(where, cap, protected):
+        for depth in surplus_boundaries(tuple(where), cap, protected):
             segment, kept = where[depth]
             self._drop(segment, [kept])
 

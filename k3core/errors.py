@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import numbers
 import operator
-import sys
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import TypeVar
 
 _T = TypeVar("_T")
@@ -122,6 +123,20 @@ def require_type(name: str, value: object, kind: type[_T], error: type[K3Error] 
     return value
 
 
+def require_choice(
+    name: str, value: object, allowed: Iterable[str], error: type[K3Error] = K3Error
+) -> str:
+    """``value``, one of the ``allowed`` words.
+
+    Raises:
+        K3Error: it is none; the error names all of them.
+    """
+    words = tuple(allowed)
+    if not isinstance(value, str) or value not in words:
+        raise error(f"{name}={shown(value)} is unknown; allowed: {', '.join(words)}")
+    return value
+
+
 def shown(value: object) -> str:
     """``value`` for a message: its repr, cut where it would fill the page."""
     text = repr(value)
@@ -135,6 +150,7 @@ def require_number(
     least: float | None = None,
     above: float | None = None,
     most: float | None = None,
+    infinite: bool = False,
     error: type[K3Error] = K3Error,
 ) -> float:
     """``value`` as a finite float within the bounds; bools, strings and None are no numbers.
@@ -142,6 +158,7 @@ def require_number(
     Args:
         name: the argument, for the message.
         least, above, most: smallest value, bound that it must exceed, largest value.
+        infinite: infinity is a value too (no end).
 
     Raises:
         K3Error: ``value`` is not such a number; ``error``, when that is given.
@@ -151,12 +168,14 @@ def require_number(
         for sign, bound in ((">=", least), (">", above), ("<=", most))
         if bound is not None
     ]
-    message = f"{name}={shown(value)} must be a finite number{' and'.join(bounds)}"
+    kind = "a number, perhaps inf," if infinite else "a finite number"
+    message = f"{name}={shown(value)} must be {kind}{' and'.join(bounds)}"
     number = math.nan
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        number = float(value) if abs(value) < sys.float_info.max else math.inf
+    if not isinstance(value, bool) and isinstance(value, numbers.Real):
+        with suppress(OverflowError):  # an integer too large for a float
+            number = float(value)
     require(
-        math.isfinite(number)
+        (math.isfinite(number) or (infinite and number == math.inf))
         and (least is None or number >= least)
         and (above is None or number > above)
         and (most is None or number <= most),

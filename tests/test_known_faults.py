@@ -232,7 +232,7 @@ def test_b22_no_prompt_length_reuses_less_than_the_ceiling(rule, dropped):
         assert hit(manager, range(length)) == granularity.hit_tokens(length)
 
 
-def test_b23_the_common_grid_of_512_and_384_is_named():
+def test_b23_the_common_block_of_512_and_384_is_named():
     assert common_block(512, 384) == 1536
     with pytest.raises(CacheError, match="every 1536 tokens"):
         HitGranularity(512, 384)

@@ -91,7 +91,7 @@ def test_a_token_budget_under_a_block_still_reaches_the_boundary():
     assert all(row.hit_tokens == row.ceiling_tokens for row in rows)
 
 
-def test_the_ladder_as_text_names_the_grid(capsys):
+def test_the_ladder_as_text_names_the_granularity(capsys):
     code, out, _ = run(capsys, "ladder", "--model", "kimi-k3", "--policy", "replay")
     assert code == 0
     assert out.splitlines()[0] == "physical block 1,536, match unit 1,536, dropped blocks 0"

@@ -61,7 +61,7 @@ def test_a_drafter_takes_one_block_from_every_step():
         ({"model": "kimi-linear-48b", "tp": 2, "mla_dtype": "bfloat16"}, 1024),
     ],
 )
-def test_the_grid_follows_the_deployment(deployment, block):
+def test_the_granularity_follows_the_deployment(deployment, block):
     assert studies.stairs(**deployment).physical_block == block
 
 

@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 
 from k3core.errors import CacheError, require, require_count
-from k3core.prefix_cache.keys import ROOT_PARENT, MediaItem, media_keys
+from k3core.prefix_cache.keys import (
+    ROOT_PARENT,
+    MediaItem,
+    media_keys,
+    require_hash,
+    require_hashes,
+    require_media,
+)
 
 
 def token_bytes(tokens: Any) -> memoryview:
@@ -58,9 +65,7 @@ def chained_hash(parent: bytes, tokens: Any) -> bytes:
     Raises:
         CacheError: ``tokens`` are not one-dimensional integers, or ``parent`` is not bytes.
     """
-    require(
-        isinstance(parent, bytes), f"parent must be bytes, not {type(parent).__name__}", CacheError
-    )
+    require_hash("parent", parent)
     digest = sha256(parent)
     digest.update(token_bytes(tokens))
     return digest.digest()
@@ -88,13 +93,12 @@ class PromptHashes:
         root: bytes = ROOT_PARENT,
         media: Sequence[MediaItem] = (),
     ) -> None:
-        require_count("hash_block_tokens", hash_block_tokens, 1)
-        require(isinstance(root, bytes), f"root={root!r} must be bytes", CacheError)
-        self.hash_block_tokens = hash_block_tokens
+        self.hash_block_tokens = require_count("hash_block_tokens", hash_block_tokens, 1)
+        require_hash("root", root)
         self._hashes: list[bytes] = []
         self._num_tokens = 0
         self._root = root
-        self._media = tuple(media)
+        self._media = require_media(media)
         self._tail: bytes | None = b""
         self.append(tokens)
 
@@ -108,17 +112,15 @@ class PromptHashes:
             CacheError: the count is not ``num_tokens // hash_block_tokens``, or a hash is no bytes.
         """
         prompt = cls((), hash_block_tokens)
-        hashes = list(block_hashes)
+        hashes = require_hashes("block_hashes", block_hashes)
+        require_count("num_tokens", num_tokens, error=CacheError)
         require(
-            all(isinstance(one, bytes) for one in hashes), "block_hashes must be bytes", CacheError
-        )
-        require(
-            num_tokens >= 0 and len(hashes) == num_tokens // hash_block_tokens,
+            len(hashes) == num_tokens // hash_block_tokens,
             f"{len(hashes)} block_hashes given; num_tokens={num_tokens} with "
             f"hash_block_tokens={hash_block_tokens} has {num_tokens // hash_block_tokens}",
             CacheError,
         )
-        prompt._hashes = hashes
+        prompt._hashes = list(hashes)
         prompt._num_tokens = num_tokens
         prompt._tail = None
         return prompt
@@ -147,9 +149,10 @@ class PromptHashes:
         Raises:
             CacheError: ``block_tokens`` is no multiple of ``hash_block_tokens``.
         """
+        require_count("block_tokens", block_tokens, 1, error=CacheError)
         step, rest = divmod(block_tokens, self.hash_block_tokens)
         require(
-            step >= 1 and rest == 0,
+            rest == 0,
             f"block_tokens={block_tokens} must be a multiple of {self.hash_block_tokens}",
             CacheError,
         )

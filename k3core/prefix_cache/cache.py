@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from k3core.errors import CacheError, require
+from k3core.errors import CacheError, require, require_count, shown
 from k3core.prefix_cache.block_hash import PromptHashes
 from k3core.prefix_cache.entries import CacheEntries, Registration
 from k3core.prefix_cache.hit import (
@@ -55,9 +55,11 @@ class PrefixCache(CacheEntries):
         """Chained hashes of the full blocks of ``tokens``.
 
         Raises:
-            CacheError: bad tokens, or a ``PromptHashes`` with another block size.
+            CacheError: bad tokens, a ``PromptHashes`` with another block size, or a
+                ``Registration`` of another cache.
         """
         if isinstance(tokens, Registration):
+            self._require_own(tokens)
             return tokens.block_hashes
         return self._prompt(tokens).block_hashes
 
@@ -138,10 +140,15 @@ class PrefixCache(CacheEntries):
             CacheError: bad tokens, or a wrong number of payloads.
         """
         hashes = self.hashes(tokens)
+        payloads = (None,) * len(hashes) if block_payloads is None else block_payloads
         require(
-            block_payloads is None or len(block_payloads) == len(hashes),
-            f"block_payloads has {len(block_payloads or ())} entries; "
-            f"the prompt has {len(hashes)} full blocks",
+            isinstance(payloads, Sequence) and not isinstance(payloads, (str, bytes)),
+            f"block_payloads={shown(block_payloads)} must be a sequence",
+            CacheError,
+        )
+        require(
+            len(payloads) == len(hashes),
+            f"block_payloads has {len(payloads)} entries; the prompt has {len(hashes)} full blocks",
             CacheError,
         )
         ticket = self._next_ticket
@@ -150,10 +157,8 @@ class PrefixCache(CacheEntries):
         for index, one in enumerate(hashes):
             slot = self._tree.slot(one, MLA)
             if slot is None or not slot.ready:
-                self._add_pending(
-                    (one, MLA), ticket, None if block_payloads is None else block_payloads[index]
-                )
-        return Registration(ticket, hashes)
+                self._add_pending((one, MLA), ticket, payloads[index])
+        return Registration(ticket, hashes, self._identity)
 
     def mark_ready(self, tokens: Any, num_tokens: int | None = None) -> Published:
         """Makes a registration's blocks visible, after their bytes are written.
@@ -173,7 +178,7 @@ class PrefixCache(CacheEntries):
         """
         hashes = self.hashes(tokens)
         if num_tokens is not None:
-            require(num_tokens >= 0, f"num_tokens={num_tokens} must not be negative", CacheError)
+            require_count("num_tokens", num_tokens, error=CacheError)
             hashes = hashes[: num_tokens // self.hash_block_tokens]
         ticket = self._ticket_of(tokens, hashes)
         if isinstance(tokens, Registration):
@@ -214,17 +219,18 @@ class PrefixCache(CacheEntries):
             True when the payload was kept, False when an equal checkpoint already stood there.
 
         Raises:
-            CacheError: boundary inside of a block or beyond the full ones, unknown group, or a block
-                up to the boundary that is not registered. Nothing is stored.
+            CacheError: boundary inside of a block or beyond the last one, unknown group, or a
+                block up to the boundary that is not registered. Nothing is stored.
         """
         hashes = self.hashes(tokens)
         block = self.hash_block_tokens
+        require_count("boundary", boundary, error=CacheError)
         require(
-            boundary > 0 and boundary % block == 0 and boundary <= len(hashes) * block,
+            0 < boundary <= len(hashes) * block and boundary % block == 0,
             f"boundary={boundary} must be a multiple of {block} in {block}..{len(hashes) * block}",
             CacheError,
         )
-        self._require_group(group)
+        group = self._require_group(group)
         path = hashes[: boundary // block]
         ticket = self._ticket_of(tokens, path)
         visible = self.block_state(path[-1]) == "ready"

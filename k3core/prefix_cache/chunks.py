@@ -8,8 +8,10 @@ chunk ends at a physical block, at a stop that the retention rule asks for, or a
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import chain, repeat
 
-from k3core.errors import CacheError, require, require_count
+from k3core.errors import CacheError, require, require_count, require_counts
+from k3core.prefix_cache.retention import MAX_TOKENS
 
 
 def next_chunk_end(
@@ -37,12 +39,23 @@ def next_chunk_end(
     """
     require_count("block_tokens", block_tokens, 1)
     require_count("budget", budget)
+    require_count("num_tokens", num_tokens, 0, MAX_TOKENS)
+    require_count("start", start, error=CacheError)
+    if max_budget is not None:
+        require_count("max_budget", max_budget)
     require(
-        0 <= start < num_tokens,
+        start < num_tokens,
         f"start={start} is outside of a prompt of {num_tokens} tokens",
         CacheError,
     )
+    places = require_counts("stops", stops)
     whole = budget if max_budget is None else max_budget
+    return _chunk_end(start, num_tokens, budget, block_tokens, places, whole)
+
+
+def _chunk_end(
+    start: int, num_tokens: int, budget: int, block_tokens: int, stops: Collection[int], whole: int
+) -> int:
     reach = min(start + budget, num_tokens)
     last_block = (num_tokens - 1) // block_tokens * block_tokens
     boundary = (start // block_tokens + 1) * block_tokens
@@ -67,13 +80,8 @@ def chunk_ends(
     start: int = 0,
 ) -> tuple[int, ...]:
     """Ends of all chunks of a prefill that has every step for itself."""
-    require_count("max_batched_tokens", max_batched_tokens, 1)
-    ends: list[int] = []
-    at = start
-    while at < num_tokens:
-        at = next_chunk_end(at, num_tokens, max_batched_tokens, block_tokens, stops)
-        ends.append(at)
-    return tuple(ends)
+    whole = require_count("max_batched_tokens", max_batched_tokens, 1)
+    return fragmented_chunk_ends(num_tokens, (whole,), block_tokens, stops, start)
 
 
 def fragmented_chunk_ends(
@@ -87,13 +95,17 @@ def fragmented_chunk_ends(
 
     The largest budget counts as a whole step. A step that cannot end a chunk well adds no end.
     """
-    whole = max([*budgets, 1])
+    require_count("num_tokens", num_tokens, 0, MAX_TOKENS)
+    require_count("block_tokens", block_tokens, 1)
+    places = require_counts("stops", stops)
+    steps = require_counts("budgets", budgets)
+    whole = max([*steps, 1])
     ends: list[int] = []
-    at = start
-    for budget in budgets:
-        if at < num_tokens:
-            end = next_chunk_end(at, num_tokens, budget, block_tokens, stops, whole)
-            if end > at:
-                ends.append(end)
-            at = end
-    return (*ends, *chunk_ends(num_tokens, whole, block_tokens, stops, at))
+    at = require_count("start", start)
+    left = chain(steps, repeat(whole))
+    while at < num_tokens:
+        end = _chunk_end(at, num_tokens, next(left), block_tokens, places, whole)
+        if end > at:
+            ends.append(end)
+        at = end
+    return tuple(ends)

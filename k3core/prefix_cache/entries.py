@@ -5,16 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from k3core.errors import CacheError, require, require_count
+from k3core.errors import CacheError, require, require_count, require_type
 from k3core.prefix_cache.journal import CacheEvent, Journal
+from k3core.prefix_cache.keys import require_hash
 from k3core.prefix_cache.tree import MLA, PrefixTree, Slot
+
+MAX_GROUPS = 4096  # every block has a place per group
 
 
 class Registration(NamedTuple):
-    """Ticket of one ``register`` call; names whose bytes are meant when prompts overlap."""
+    """Ticket of one ``register`` call; names whose bytes are meant when prompts overlap.
+
+    Attributes:
+        number: counts the registrations of its cache.
+        block_hashes: of the full blocks.
+        owner: the cache that gave the ticket; no other one takes it.
+    """
 
     number: int
     block_hashes: tuple[bytes, ...]
+    owner: object
 
 
 class CacheEntries:
@@ -30,10 +40,12 @@ class CacheEntries:
         num_remembered: int = 65_536,
     ) -> None:
         self.hash_block_tokens = require_count("hash_block_tokens", hash_block_tokens, 1)
-        self.num_kda_groups = require_count("num_kda_groups", num_kda_groups)
+        self.num_kda_groups = require_count("num_kda_groups", num_kda_groups, 0, MAX_GROUPS)
         self.dropped_blocks = require_count("dropped_blocks", dropped_blocks)
+        require_type("record_events", record_events, bool)
         require_count("num_remembered", num_remembered)
-        self._tree = PrefixTree(num_kda_groups)
+        self._identity = object()
+        self._tree = PrefixTree(self.num_kda_groups)
         self._journal = Journal(record_events, num_remembered)
         self._tickets: dict[int, dict[tuple[bytes, int], None]] = {}  # its pending slots
         self._next_ticket = 0
@@ -50,6 +62,7 @@ class CacheEntries:
         Raises:
             CacheError: no such block is ready.
         """
+        require_hash("block_hash", block_hash)
         return self._evict((block_hash, MLA), "block")
 
     def evict_subtree(self, block_hash: bytes) -> tuple[Any, ...]:
@@ -60,6 +73,7 @@ class CacheEntries:
         Returns:
             The payloads, the deepest first; empty when nothing was visible.
         """
+        require_hash("block_hash", block_hash)
         dropped: list[Any] = []
         kinds = (*range(self.num_kda_groups), MLA)
         for node in tuple(self._tree.below(block_hash)):
@@ -92,7 +106,8 @@ class CacheEntries:
         Raises:
             CacheError: no such checkpoint is visible, or the group is unknown.
         """
-        self._require_group(group)
+        require_hash("block_hash", block_hash)
+        group = self._require_group(group)
         return self._evict((block_hash, group), f"checkpoint of group {group}")
 
     def reset(self) -> bool:
@@ -138,29 +153,36 @@ class CacheEntries:
 
     def checkpoint_groups(self, block_hash: bytes) -> tuple[int, ...]:
         """Groups with a visible checkpoint at the boundary that ``block_hash`` ends."""
+        require_hash("block_hash", block_hash)
         gone = self._missing_groups(block_hash)
         return tuple(group for group in range(self.num_kda_groups) if group not in gone)
 
     def has_checkpoint(self, block_hash: bytes) -> bool:
         """Whether every group has one at the boundary that ``block_hash`` ends."""
+        require_hash("block_hash", block_hash)
         return not self._missing_groups(block_hash)
 
     def is_fork(self, block_hash: bytes) -> bool:
         """Whether known prompts part at the end of this block."""
+        require_hash("block_hash", block_hash)
         node = self._tree.nodes.get(block_hash)
         return node is not None and len(node.children) > 1
 
     def holds(self, ticket: Registration, block_hash: bytes) -> bool:
         """Whether the block is pending for this registration."""
+        self._require_own(require_type("ticket", ticket, Registration, CacheError))
+        require_hash("block_hash", block_hash)
         return self._holds(block_hash, ticket.number)
 
     def block_payload(self, block_hash: bytes) -> Any:
         """Payload of a ready block, None otherwise."""
+        require_hash("block_hash", block_hash)
         slot = self._tree.slot(block_hash, MLA)
         return slot.payload if slot is not None and slot.ready else None
 
     def block_state(self, block_hash: bytes) -> str:
         """``ready``, ``pending`` or ``absent``."""
+        require_hash("block_hash", block_hash)
         slot = self._tree.slot(block_hash, MLA)
         return "absent" if slot is None else "ready" if slot.ready else "pending"
 
@@ -197,10 +219,13 @@ class CacheEntries:
         slots = self._tree.nodes[block_hash].slots[1:]
         return tuple(slot.payload for slot in slots if slot is not None)
 
-    def _require_group(self, group: int) -> None:
+    def _require_group(self, group: int) -> int:
+        return require_count("group", group, 0, self.num_kda_groups - 1, CacheError)
+
+    def _require_own(self, ticket: Registration) -> None:
         require(
-            group in range(self.num_kda_groups),
-            f"group={group!r} must be an integer in 0..{self.num_kda_groups - 1}",
+            ticket.owner is self._identity,
+            f"registration {ticket.number} is of another cache",
             CacheError,
         )
 

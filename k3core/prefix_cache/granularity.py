@@ -14,9 +14,9 @@ from functools import cached_property
 from k3core.capacity.blocks import hit_tokens
 from k3core.capacity.memory import RequestMemory
 from k3core.capacity.presets import get_preset
-from k3core.errors import CacheError, require, require_count
+from k3core.errors import CacheError, require, require_count, require_type
 from k3core.prefix_cache.chunks import chunk_ends
-from k3core.prefix_cache.retention import Retention
+from k3core.prefix_cache.retention import MAX_TOKENS, Retention
 
 
 def common_block(*block_tokens: int) -> int:
@@ -73,6 +73,7 @@ class HitGranularity:
     def __post_init__(self) -> None:
         require_count("dropped_blocks", self.dropped_blocks)
         require_count("max_batched_tokens", self.max_batched_tokens)
+        require_count("hash_block_tokens", self.hash_block_tokens)
         if self.hash_block_tokens:
             require_multiple(self.physical_block_tokens, self.hash_block_tokens)
         else:
@@ -113,6 +114,7 @@ class HitGranularity:
             CacheError: the hash block does not divide the physical block.
         """
         require_count("context_parallel", context_parallel, 1)
+        require_type("drafter_drop", drafter_drop, bool)
         memory = RequestMemory(get_preset(model), tp, state_dtype, "bfloat16", mla_dtype, draft_len)
         return cls(
             memory.block_tokens(quantum) * context_parallel,
@@ -145,6 +147,7 @@ class HitGranularity:
         self, num_tokens: int, retention: Retention, junction_tokens: int = 0
     ) -> tuple[int, ...]:
         """Boundaries at which the rule wants a state."""
+        require_type("retention", retention, Retention)
         return retention.stop_boundaries(
             num_tokens, self.match_unit, junction_tokens, self.dropped_blocks
         )
@@ -153,7 +156,9 @@ class HitGranularity:
         self, num_tokens: int, retention: Retention, junction_tokens: int = 0, start: int = 0
     ) -> tuple[int, ...]:
         """Where the chunks of a prefill end."""
-        if start >= num_tokens:
+        require_type("retention", retention, Retention)
+        require_count("num_tokens", num_tokens, 0, MAX_TOKENS)
+        if require_count("start", start) >= num_tokens:
             return ()
         stops = self.stop_boundaries(num_tokens, retention, junction_tokens)
         if self.max_batched_tokens and retention.rule in ("dense", "interval"):
@@ -171,8 +176,8 @@ class HitGranularity:
         self, num_tokens: int, retention: Retention, junction_tokens: int = 0, start: int = 0
     ) -> tuple[int, ...]:
         """Boundaries at which a served prompt leaves a state: kept by the rule, and a chunk end."""
+        ends = self.chunk_ends(num_tokens, retention, junction_tokens, start)
         if retention.rule == "none":
             return ()
-        ends = self.chunk_ends(num_tokens, retention, junction_tokens, start)
         stops = set(self.stop_boundaries(num_tokens, retention, junction_tokens))
         return tuple(at for at in ends if at % self.match_unit == 0 and retention.keeps(at, stops))

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from k3core.errors import CacheError, require, require_count
+from k3core.errors import CacheError, require, require_count, shown
+from k3core.prefix_cache.keys import require_hash, require_hashes
 
 Reader = Callable[[int], bytes | None]
 """Bytes of block i, or of the state of group i; None where only sizes are kept."""
@@ -74,7 +75,10 @@ class HostTier:
         Returns:
             Whether the boundary is in the tier now.
         """
+        path = require_hashes("path", path)
         require(len(path) > 0, "path=() must name at least one block", CacheError)
+        for name, reader in (("read_block", read_block), ("read_state", read_state)):
+            require(callable(reader), f"{name}={shown(reader)} must be callable", CacheError)
         if self._touch(path[-1]):
             return True
         own = len(path) * self.block_bytes + self.num_kda_groups * self.state_bytes
@@ -86,15 +90,17 @@ class HostTier:
             if one not in self._blocks:
                 self._blocks[one] = _Block(read_block(index))
             self._blocks[one].num_boundaries += 1
-        self._boundaries[path[-1]] = _Boundary(tuple(path), states)
+        self._boundaries[path[-1]] = _Boundary(path, states)
         while self.used_bytes > self.budget_bytes:
             self._drop(next(iter(self._boundaries)))
         return True
 
     def deepest(self, hashes: Sequence[bytes], most_blocks: int) -> int:
         """Blocks up to the deepest boundary on a path, at most ``most_blocks``. Changes nothing."""
-        depth = min(most_blocks, len(hashes))
-        while depth and hashes[depth - 1] not in self._boundaries:
+        require_count("most_blocks", most_blocks)
+        path = require_hashes("hashes", hashes)
+        depth = min(most_blocks, len(path))
+        while depth and path[depth - 1] not in self._boundaries:
             depth -= 1
         return depth
 
@@ -104,6 +110,7 @@ class HostTier:
         Raises:
             CacheError: there is no such boundary.
         """
+        require_hash("block_hash", block_hash)
         require(
             self._touch(block_hash),
             f"no boundary {block_hash.hex()[:12]} in host memory",

@@ -7,11 +7,11 @@ of 8 bytes long, tokens always are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
-from k3core.errors import CacheError, require
+from k3core.errors import CacheError, K3Error, require, require_count, require_type, shown
 
 ROOT_PARENT = b""
 """Parent of the first block of every chain without extra keys."""
@@ -52,16 +52,54 @@ def root_parent(salt: str | None = None, lora: tuple[str, str] | None = None) ->
     """
     keys = b""
     if salt is not None:
-        require(isinstance(salt, str), f"salt={salt!r} must be text", CacheError)
+        require(isinstance(salt, str), f"salt={shown(salt)} must be text", CacheError)
         keys += encode_key("cache_salt", salt)
     if lora is not None:
         require(
-            len(lora) == 2 and all(isinstance(part, str) for part in lora),
-            f"lora={lora!r} must be a (name, path)",
+            isinstance(lora, tuple)
+            and len(lora) == 2
+            and all(isinstance(part, str) for part in lora),
+            f"lora={shown(lora)} must be a (name, path)",
             CacheError,
         )
         keys += encode_key("lora", *lora)
     return sha256(keys).digest() if keys else ROOT_PARENT
+
+
+def require_media(media: object) -> tuple[MediaItem, ...]:
+    """``media`` as a tuple of items.
+
+    Raises:
+        K3Error: it is no collection of ``MediaItem``, or a field of one is of another type.
+    """
+    if not isinstance(media, Iterable):
+        raise K3Error(f"media={shown(media)} must be a sequence of MediaItem")
+    items = tuple(media)
+    for item in items:
+        require_type("each of media", item, MediaItem)
+        require_type("identifier", item.identifier, str)
+        require_count("stop", item.stop, require_count("start", item.start))
+    return items
+
+
+def require_hash(name: str, block_hash: object) -> None:
+    """Raise CacheError unless ``block_hash`` is bytes."""
+    if not isinstance(block_hash, bytes):
+        raise CacheError(f"{name}={shown(block_hash)} must be bytes")
+
+
+def require_hashes(name: str, hashes: object) -> tuple[bytes, ...]:
+    """``hashes`` as a tuple of bytes.
+
+    Raises:
+        CacheError: it is no collection, or one of them is not bytes.
+    """
+    if isinstance(hashes, (str, bytes)) or not isinstance(hashes, Iterable):
+        raise CacheError(f"{name}={shown(hashes)} must be a sequence of bytes")
+    path = tuple(hashes)
+    for one in path:
+        require_hash(f"each of {name}", one)
+    return path
 
 
 def media_keys(media: Sequence[MediaItem], start: int, stop: int) -> bytes:

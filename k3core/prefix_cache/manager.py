@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
-from k3core.errors import CacheError, require, require_count
+from k3core.errors import CacheError, require, require_count, require_type, shown
 from k3core.paged_cache.pool import PagePool
 from k3core.paged_cache.stats import PageKind
 from k3core.prefix_cache.block_hash import PromptHashes
@@ -29,13 +29,14 @@ from k3core.prefix_cache.host_link import HostLink
 from k3core.prefix_cache.host_tier import HostTier
 from k3core.prefix_cache.page_need import PageNeed
 from k3core.prefix_cache.publisher import Publisher
+from k3core.prefix_cache.requests import RunningRequests
 from k3core.prefix_cache.residency import CachedUnit, Residency
 from k3core.prefix_cache.retention import Retention
 from k3core.prefix_cache.running import Admission, Growth, PageCopy, Running
 from k3core.prefix_cache.window import DEVICE, HOST, HitWindow
 
 
-class HybridCacheManager:
+class HybridCacheManager(RunningRequests):
     """Requests of a hybrid model on one page pool.
 
     Args:
@@ -75,41 +76,36 @@ class HybridCacheManager:
         window_requests: int = 1000,
         copy: Callable[[int, int], None] | None = None,
     ) -> None:
-        self.physical_block_tokens = physical_block_tokens or hash_block_tokens
-        require_multiple(self.physical_block_tokens, hash_block_tokens)
-        self.pages_per_state = require_count("pages_per_state", pages_per_state, 1)
+        require_type("pool", pool, PagePool)
         require(pool.on_evict is None, "the pool already reports its evictions to another owner")
-        self.pool = pool
-        self.hash_block_tokens = hash_block_tokens
-        self.cache = PrefixCache(
-            hash_block_tokens,
-            num_kda_groups,
-            dropped_blocks=dropped_blocks,
-            record_events=record_events,
-        )
-        self.retention = retention or Retention()
+        block = hash_block_tokens if physical_block_tokens is None else physical_block_tokens
+        require_multiple(block, hash_block_tokens)
+        require_count("pages_per_state", pages_per_state, 1)
+        require_type("enable_caching", enable_caching, bool)
+        require_type("cascade", cascade, bool)
+        require(copy is None or callable(copy), f"copy={shown(copy)} must be callable or None")
+        self.retention = Retention() if retention is None else retention
+        require_type("retention", self.retention, Retention)
+        self.hash_block_tokens, self.physical_block_tokens = hash_block_tokens, block
+        self.pages_per_state = pages_per_state
         self.enable_caching = enable_caching
         self.window = HitWindow(window_requests)
         self.copy = copy or pool.copy_page
         self.num_failed_copies = 0
         self.num_cold_fallbacks = 0
-        self._residency = Residency(pool, self.cache, cascade=cascade)
-        self._publisher = Publisher(
-            self._residency, self.retention, self.physical_block_tokens, self.pages_per_state
+        cache = PrefixCache(
+            hash_block_tokens,
+            num_kda_groups,
+            dropped_blocks=dropped_blocks,
+            record_events=record_events,
         )
-        self._host: HostLink | None = None
+        residency = Residency(pool, cache, cascade=cascade)
+        publisher = Publisher(residency, self.retention, block, pages_per_state)
         if host is not None:
-            self._host = HostLink(
-                host, self._residency, self.physical_block_tokens, self.pages_per_state
-            )
-            self._publisher.host = self._host
-        self._running: dict[Hashable, Running] = {}
-        pool.on_evict = self._residency.reused
-
-    @property
-    def num_state_pages(self) -> int:
-        """Private KDA pages of one request."""
-        return self.cache.num_kda_groups * self.pages_per_state
+            require_type("host", host, HostTier)
+            publisher.host = HostLink(host, residency, block, pages_per_state)
+        super().__init__(residency, publisher, publisher.host)
+        pool.on_evict = residency.reused
 
     # life of a request: admit -> (grow -> computed | extend | fork)* -> release
 
@@ -151,10 +147,11 @@ class HybridCacheManager:
         Raises:
             CacheError: the name is taken, or ``num_tokens`` is not positive.
         """
-        require(request_id not in self._running, f"request {request_id!r} is running", CacheError)
+        self._require_new(request_id)
+        require_type("read_cache", read_cache, bool)
         prompt = self.prompt(tokens)
         wanted = prompt.num_tokens if num_tokens is None else num_tokens
-        require(wanted > 0, f"num_tokens={wanted} must be positive", CacheError)
+        require_count("num_tokens", wanted, 1, error=CacheError)
         hit = self.cache.lookup(prompt)
         reading = read_cache and self.enable_caching
         restored = 0
@@ -199,6 +196,7 @@ class HybridCacheManager:
             None when there are too few pages; nothing is changed then.
         """
         one = self._get(request_id)
+        require_count("num_tokens", num_tokens)
         block = self.physical_block_tokens
         first = one.num_computed // block
         total = max(-(-num_tokens // block), first)
@@ -232,6 +230,7 @@ class HybridCacheManager:
             CacheError: tokens without pages, or fewer than before.
         """
         one = self._get(request_id)
+        require_count("num_tokens", num_tokens, error=CacheError)
         room = len(one.pages) * self.physical_block_tokens
         require(
             one.num_computed <= num_tokens <= room,
@@ -259,7 +258,7 @@ class HybridCacheManager:
             The copies, or None when there are no pages for the states; nothing is changed then.
         """
         one = self._get(request_id)
-        require(new_id not in self._running, f"request {new_id!r} is running", CacheError)
+        self._require_new(new_id)
         need = self.num_state_pages
         if need > self.pool.num_available:
             return None
@@ -322,103 +321,26 @@ class HybridCacheManager:
         self.window.clear()
         return True
 
-    # accounts
-
-    @property
-    def running(self) -> tuple[Hashable, ...]:
-        """Names of the running requests."""
-        return tuple(self._running)
-
-    def pages(self, request_id: Hashable) -> tuple[int, ...]:
-        """MLA pages of a request in token order."""
-        return tuple(self._get(request_id).pages)
-
-    def state_pages(self, request_id: Hashable) -> tuple[int, ...]:
-        """Private KDA pages of a request."""
-        return self._get(request_id).state_pages
-
-    def stops(self, request_id: Hashable) -> tuple[int, ...]:
-        """Boundaries at which the rule wants a checkpoint of this request."""
-        return self._get(request_id).stops
-
-    def num_computed(self, request_id: Hashable) -> int:
-        """Tokens written and verified."""
-        return self._get(request_id).num_computed
-
-    @property
-    def num_skipped_checkpoints(self) -> int:
-        """Boundaries whose states found no page."""
-        return self._publisher.num_skipped_checkpoints
-
-    @property
-    def num_recycled_checkpoints(self) -> int:
-        """Boundaries given up for a later one of the same request, or for the cap on a path."""
-        return self._publisher.num_recycled_checkpoints
-
-    @property
-    def residency(self) -> Residency:
-        """Which entries lie in which pages; its ``drop_block`` and ``drop_boundary`` evict."""
-        return self._residency
-
-    def check(self) -> None:
-        """Verify pool, cache and host tier, that they name each other's entries, and that every
-        reference belongs to a running request.
-
-        Raises:
-            K3Error: what disagrees.
-        """
-        self.pool.check()
-        self.cache.check()
-        self._residency.check()
-        counts = [0] * self.pool.num_pages
-        for one in self._running.values():
-            for page in (*one.pages, *one.state_pages):
-                counts[page] += 1
-        for page, count in enumerate(counts):
-            actual = self.pool.page_info(page).num_references
-            require(
-                actual == count,
-                f"page {page} has {actual} references, running requests hold {count}",
-                CacheError,
-            )
-        if self._host is not None:
-            self._host.tier.check()
-
     # inner steps
-
-    def _get(self, request_id: Hashable) -> Running:
-        require(request_id in self._running, f"request {request_id!r} is not running", CacheError)
-        return self._running[request_id]
 
     def _start(
         self, request_id: Hashable, prompt: PromptHashes, hit: PrefixHit, wanted: int, warm: bool
     ) -> Admission | None:
         """Pin, take and copy; None when the pages do not fit or a copy failed."""
-        pool = self.pool
         need = PageNeed.of(
             hit if warm else None, wanted, self.physical_block_tokens, self.num_state_pages
         )
-        if need.num_pages + need.num_unheld(pool) > pool.num_available:
+        if not need.fits(self.pool):
             return None
-        pool.retain(need.pinned)
-        mla = pool.alloc(PageKind.MLA_KV, need.num_mla) if need.num_mla else ()
-        states = pool.alloc(PageKind.KDA_STATE, need.num_states) if need.num_states else ()
-        copies = need.copies(mla, states)
-        try:
-            for source, target in copies:
-                self.copy(source, target)
-        except Exception:
+        taken = need.take(self.pool, self.copy)
+        if taken is None:
             self.num_failed_copies += 1
-            pool.free([*states, *reversed(mla), *reversed(need.pinned)])
             return None
-        if not need.kept:
-            pool.clear_pages(states)
-        pool.free([*need.kept, *need.copied])
         hashes = prompt.block_hashes
         self._running[request_id] = one = Running(
             prompt,
-            [*need.shared[: len(need.shared) - len(need.copied)], *mla],
-            states,
+            [*need.shared[: len(need.shared) - len(need.copied)], *taken.mla],
+            taken.states,
             [CachedUnit(block_hash) for block_hash in hashes],
             None,
             self.retention.stop_boundaries(
@@ -434,7 +356,9 @@ class HybridCacheManager:
         if warm:
             one.touched[need.reused] = hit.checkpoint_payloads
         self._announce(one)
-        return Admission(hit, need.reused, DEVICE if warm else None, mla, states, copies)
+        return Admission(
+            hit, need.reused, DEVICE if warm else None, taken.mla, taken.states, taken.copies
+        )
 
     def _announce(self, one: Running) -> None:
         if self.enable_caching:

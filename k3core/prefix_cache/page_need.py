@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from k3core.paged_cache.pool import PagePool
+from k3core.paged_cache.stats import PageKind
 from k3core.prefix_cache.hit import PrefixHit
 from k3core.prefix_cache.running import PageCopy
+
+
+class TakenPages(NamedTuple):
+    """Pages of an admission: new MLA pages, private KDA pages, and what was copied into them."""
+
+    mla: tuple[int, ...]
+    states: tuple[int, ...]
+    copies: tuple[PageCopy, ...]
 
 
 @dataclass(frozen=True)
@@ -63,11 +74,25 @@ class PageNeed:
         """Pages to take, of both kinds."""
         return self.num_mla + self.num_states
 
-    def num_unheld(self, pool: PagePool) -> int:
-        """Pinned pages that count as available until they are pinned."""
-        return sum(not pool.page_info(page).num_references for page in self.pinned)
+    def fits(self, pool: PagePool) -> bool:
+        """Whether all pages can be taken; pinned ones count as available until they are pinned."""
+        unheld = sum(not pool.page_info(page).num_references for page in self.pinned)
+        return self.num_pages + unheld <= pool.num_available
 
-    def copies(self, mla: tuple[int, ...], states: tuple[int, ...]) -> tuple[PageCopy, ...]:
-        """What goes where, once the pages are taken."""
+    def take(self, pool: PagePool, copy: Callable[[int, int], None]) -> TakenPages | None:
+        """Pin, take and copy; None when a copy failed, and nothing is held then."""
+        pool.retain(self.pinned)
+        mla = pool.alloc(PageKind.MLA_KV, self.num_mla) if self.num_mla else ()
+        states = pool.alloc(PageKind.KDA_STATE, self.num_states) if self.num_states else ()
         sources, targets = (*self.copied, *self.kept), (*mla[: len(self.copied)], *states)
-        return tuple(map(PageCopy, sources, targets)) if self.pinned else ()
+        copies = tuple(map(PageCopy, sources, targets)) if self.pinned else ()
+        try:
+            for source, target in copies:
+                copy(source, target)
+        except Exception:
+            pool.free([*states, *reversed(mla), *reversed(self.pinned)])
+            return None
+        if not self.kept:
+            pool.clear_pages(states)
+        pool.free([*self.kept, *self.copied])
+        return TakenPages(mla, states, copies)

@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from k3core.errors import CacheError, require, require_count
+from k3core.errors import CacheError, require, require_count, require_counts, require_type
 
+MAX_TOKENS = 2**40  # of a prompt: beyond it, a list of its boundaries fits into no memory
 RETENTION_RULES = ("dense", "interval", "junction", "replay", "chunk_end", "none")
 
 
@@ -28,6 +29,9 @@ def replay_boundary(num_tokens: int, hash_block_tokens: int = 512, dropped_block
     ``(num_tokens - 1) // B * B`` because the last token is always computed, less the blocks that a
     drafter drops (vLLM shifts its last stop by as much).
     """
+    require_count("num_tokens", num_tokens)
+    require_count("hash_block_tokens", hash_block_tokens, 1)
+    require_count("dropped_blocks", dropped_blocks)
     blocks = max(num_tokens - 1, 0) // hash_block_tokens - dropped_blocks
     return max(blocks, 0) * hash_block_tokens
 
@@ -40,7 +44,10 @@ def dense_boundaries(num_tokens: int, hash_block_tokens: int = 512) -> tuple[int
 def every_boundaries(
     num_tokens: int, interval_tokens: int, hash_block_tokens: int = 512
 ) -> tuple[int, ...]:
-    """One boundary every ``interval_tokens``, rounded up to whole blocks."""
+    """One boundary every ``interval_tokens``, rounded up to whole blocks; none for 0."""
+    require_count("num_tokens", num_tokens, 0, MAX_TOKENS, CacheError)
+    require_count("interval_tokens", interval_tokens, error=CacheError)
+    require_count("hash_block_tokens", hash_block_tokens, 1)
     step = -(-interval_tokens // hash_block_tokens) * hash_block_tokens
     return tuple(range(step, num_tokens + 1, step)) if step else ()
 
@@ -49,8 +56,10 @@ def junction_boundaries(
     junctions: Iterable[int], num_tokens: int, hash_block_tokens: int = 512
 ) -> tuple[int, ...]:
     """Positions where prompts part, floored to their block; those outside are ignored."""
-    block = hash_block_tokens
-    kept = {at // block * block for at in junctions if 0 < at <= num_tokens}
+    block = require_count("hash_block_tokens", hash_block_tokens, 1)
+    require_count("num_tokens", num_tokens)
+    places = require_counts("junctions", junctions, -MAX_TOKENS)
+    kept = {at // block * block for at in places if 0 < at <= num_tokens}
     return tuple(sorted(kept - {0}))
 
 
@@ -62,12 +71,14 @@ def surplus_boundaries(
     The deepest boundary is always protected; so are forks and states in use, if the caller names
     them (SGLang ``mamba_max_states_per_path``). Ascending; empty without a cap.
     """
-    if max_per_path is None or len(boundaries) <= max_per_path:
+    if max_per_path is None:
         return ()
     require_count("max_per_path", max_per_path, 1)
-    kept = {max(boundaries), *protected}
-    loose = [at for at in sorted(boundaries) if at not in kept]
-    return tuple(loose[: len(boundaries) - max_per_path])
+    places = require_counts("boundaries", boundaries)
+    kept = {max(places, default=0), *require_counts("protected", protected)}
+    surplus = max(len(places) - max_per_path, 0)
+    loose = [at for at in sorted(places) if at not in kept]
+    return tuple(loose[:surplus])
 
 
 def retained_boundaries(
@@ -85,9 +96,8 @@ def retained_boundaries(
     Raises:
         CacheError: a negative argument, or ``hash_block_tokens`` below 1.
     """
-    require_count("hash_block_tokens", hash_block_tokens, 1)
-    for name, value in (("num_tokens", num_tokens), ("interval_blocks", interval_blocks)):
-        require(value >= 0, f"{name}={value} must not be negative", CacheError)
+    require_count("interval_blocks", interval_blocks, error=CacheError)
+    require_count("num_tokens", num_tokens, error=CacheError)
     kept = {replay_boundary(num_tokens, hash_block_tokens)}
     kept.update(
         every_boundaries(num_tokens, interval_blocks * hash_block_tokens, hash_block_tokens)
@@ -122,7 +132,7 @@ class Retention:
             CacheError,
         )
         require(
-            self.interval_tokens >= (self.rule == "interval"),
+            require_count("interval_tokens", self.interval_tokens) > 0 or self.rule != "interval",
             f"interval_tokens={self.interval_tokens} must be at least 1 for the rule interval",
             CacheError,
         )
@@ -142,9 +152,12 @@ class Retention:
         dropped_blocks: int = 0,
     ) -> tuple[int, ...]:
         """Boundaries of a prompt for whose sake a chunk ends, ascending."""
+        require_count("num_tokens", num_tokens, 0, MAX_TOKENS)
+        require_count("junction_tokens", junction_tokens)
+        require_count("dropped_blocks", dropped_blocks)
+        block = require_count("hash_block_tokens", hash_block_tokens, 1)
         if not self.stops:
             return ()
-        block = hash_block_tokens
         kept = {replay_boundary(num_tokens, block, dropped_blocks)}
         if self.rule == "dense":
             kept.update(dense_boundaries(num_tokens, block))
@@ -158,4 +171,6 @@ class Retention:
 
     def keeps(self, boundary: int, stops: Collection[int]) -> bool:
         """Whether a state that exists at ``boundary`` outlives the next one of its request."""
+        require_count("boundary", boundary)
+        require_type("stops", stops, Collection)  # type: ignore[type-abstract]
         return self.rule in ("dense", "chunk_end") or boundary in stops

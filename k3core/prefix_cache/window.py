@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping
 
-from k3core.errors import K3Error, require, require_count
+from k3core.errors import require, require_count, require_type
 
 DEVICE, HOST = "device", "host"
 
@@ -30,11 +30,14 @@ class HitWindow:
             K3Error: a negative count, or more hits than tokens.
         """
         require_count("num_tokens", num_tokens)
-        hits = {source: require_count(source, tokens) for source, tokens in hit_tokens.items()}
+        require_type("hit_tokens", hit_tokens, Mapping)  # type: ignore[type-abstract]
+        hits = {
+            source: require_count(f"hit_tokens[{source!r}]", tokens)
+            for source, tokens in hit_tokens.items()
+        }
         require(
             sum(hits.values()) <= num_tokens,
             f"hit_tokens={hits} exceed num_tokens={num_tokens}",
-            K3Error,
         )
         self._rows.append((num_tokens, hits))
         self._num_tokens += num_tokens

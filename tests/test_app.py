@@ -13,8 +13,8 @@ from streamlit.testing.v1 import AppTest
 
 from k3core import i18n
 from k3core.ui.controls import Choice, Control, Steps, Toggle, resolve
+from k3core.ui.form import Form
 from k3core.ui.navigation import PAGES
-from k3core.ui.page import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 PATHS = ["Home.py", *sorted(f"pages/{path.name}" for path in (ROOT / "pages").glob("*.py"))]
@@ -107,17 +107,17 @@ class Reader:
 def recorded_controls(monkeypatch):
     """Let the readers know which controls their page has drawn."""
     readers: list[Reader] = []
-    draw = Page._draw
+    draw = Form.draw
 
-    def record(page: Page, specs: Any) -> dict[str, Any]:
-        values = draw(page, specs)
+    def record(form: Form, specs: Any) -> dict[str, Any]:
+        values = draw(form, specs)
         for spec in specs:
-            if spec.shown(page._values) and spec.key != "lang":
+            if spec.shown(form.values) and spec.key != "lang":
                 for reader in readers:
-                    reader.drawn[spec.key] = Drawn(spec, dict(page._values), values[spec.key])
+                    reader.drawn[spec.key] = Drawn(spec, dict(form.values), values[spec.key])
         return values
 
-    monkeypatch.setattr(Page, "_draw", record)
+    monkeypatch.setattr(Form, "draw", record)
     return readers
 
 

@@ -1,5 +1,7 @@
 """The frame of a page: its controls live in the URL."""
 
+import json
+
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -98,6 +100,103 @@ def test_unknown_keys_of_other_pages_stay_in_the_url(app):
     app.run()
     app.slider(key="draft_len").set_value(5).run()
     assert app.query_params["vnodes"] == "40"
+
+
+def walk_to(script, **query):
+    """The state of a reader's browser after a page that offers other values of the same keys."""
+    app = AppTest.from_string(ELSEWHERE, default_timeout=30)
+    for key, value in query.items():
+        app.query_params[key] = value
+    app.run()
+    assert not app.warning
+    other = AppTest.from_string(script, default_timeout=30)
+    for key in ("_url_saved",):
+        other.session_state[key] = app.session_state[key]
+    for key, value in app.query_params.items():
+        other.query_params[key] = value
+    return other.run()
+
+
+ELSEWHERE = """
+from k3core import ui
+page = ui.frame("capacity")
+page.controls(
+    ui.Choice("model", "kimi-k3", options=("kimi-k3", "another-model")),
+    ui.Slider("draft_len", 7, low=0, high=40),
+)
+"""
+
+
+def test_a_value_brought_from_a_page_that_offers_it_needs_no_note(app):
+    app = walk_to(SCRIPT, model="another-model", draft_len="40")
+    got = values(app)
+    assert (got["model"], got["draft_len"]) == ("kimi-k3", 7)
+    assert not app.warning
+    captions = [c.value for c in app.caption]
+    assert any("another-model" in c and "Kimi K3" in c for c in captions)
+
+
+def test_a_value_of_another_page_stays_in_the_links_until_the_reader_moves_the_control():
+    app = walk_to(SCRIPT, model="another-model")
+    app.toggle(key="scrub").set_value(False).run()
+    assert app.query_params["model"] == "another-model"
+    app.selectbox(key="model").set_value("kimi-linear-48b").run()
+    assert app.query_params["model"] == "kimi-linear-48b"
+    assert not [c for c in app.caption if "another-model" in c.value]
+
+
+def test_a_bad_value_beside_values_from_another_page_gets_its_note():
+    app = walk_to(SCRIPT, model="another-model")
+    app.query_params["tp"] = "no-such-tp"
+    app.run()
+    (note,) = app.warning
+    assert "no-such-tp" in note.value
+
+
+GROUPS = """
+from k3core import ui
+page = ui.frame("decode")
+page.controls(ui.MODEL, ui.DRAFT_LEN, ui.TP, ui.SEED, ui.INPUT_DTYPE)
+"""
+
+
+def test_controls_of_one_group_stand_together_whatever_their_order():
+    app = AppTest.from_string(GROUPS, default_timeout=30).run()
+    assert not app.exception
+    order = [e.value if e.type == "markdown" else e.key for e in app.sidebar]
+    order = [name for name in order if name and not name.startswith(("_", "#", ":"))]
+    assert order == [
+        *("**Model and formats**", "model", "tp", "input_dtype"),
+        *("**One step**", "draft_len"),
+        *("**Run**", "seed"),
+    ]
+
+
+TABLE = """
+import pandas as pd
+from k3core import ui
+page = ui.frame("engine")
+table = pd.DataFrame(
+    {"mflops": [1.5e-9, 0.25], "num_layers": [1, 123456], "what_ever": ["a", "b" * 50]}
+)
+page.data(table, "some")
+"""
+
+
+def test_a_table_has_titles_in_words_and_numbers_with_separators_or_digits_that_count():
+    app = AppTest.from_string(TABLE, default_timeout=30).run()
+    assert not app.exception
+    (frame,) = app.dataframe
+    assert list(frame.value.columns) == ["mflops", "num_layers", "what_ever"]  # codes for the CSV
+    columns = json.loads(frame.proto.columns)
+    assert [columns[name]["label"] for name in frame.value] == [
+        "million operations",
+        "layers",
+        "what ever",
+    ]
+    assert columns["num_layers"]["type_config"]["format"] == "localized"
+    assert columns["mflops"]["type_config"]["format"] == "%.4g"
+    assert columns["what_ever"]["width"] == "medium"
 
 
 def test_reset_returns_to_the_defaults(app):

@@ -1,8 +1,9 @@
 """What pages share: the frame, controls that live in the URL, cached studies, links."""
 
 from k3core.ui.controls import Choice, Control, Number, Slider, Steps, Toggle
+from k3core.ui.frame import frame
 from k3core.ui.navigation import PAGES, link
-from k3core.ui.page import Metric, Page, frame
+from k3core.ui.page import Metric, Page
 from k3core.ui.runtime import prewarm
 from k3core.ui.shared import (
     ACCEPTED,

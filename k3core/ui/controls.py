@@ -9,6 +9,7 @@ A bound or default may be a function of the values of the controls before it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +26,7 @@ def resolve(value: Any, values: Values) -> Any:
 
 
 @dataclass(frozen=True)
-class Control:
+class Control(ABC):
     """What all controls have: a key (its name in the URL), a default and a group heading."""
 
     key: str
@@ -33,9 +34,9 @@ class Control:
     group: str = ""
     shown: Callable[[Values], bool] = field(default=lambda values: True, kw_only=True)
 
+    @abstractmethod
     def parse(self, raw: str, values: Values) -> Any:
         """The value that ``raw`` stands for; raises ValueError when it stands for none."""
-        raise NotImplementedError
 
     def fit(self, value: Any, values: Values) -> Any:
         """``value`` moved into what is allowed now."""
@@ -45,9 +46,9 @@ class Control:
         """How the value stands in the URL: language-neutral."""
         return str(value)
 
+    @abstractmethod
     def draw(self, label: str, help_text: str | None, option_text: Text, values: Values) -> Any:
         """Draw the widget; its value is already in ``st.session_state[self.key]``."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,7 @@
-"""The frame that every page shares, and the parts that a page is made of.
-
-A page is: title and idea, metrics, main picture, then sections. ``frame`` opens it; the object
-that it returns draws the parts in that order.
-"""
+"""The parts that a page is made of: controls, metrics, main picture, sections, words."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -18,16 +13,13 @@ import streamlit as st
 
 from k3core import i18n
 from k3core.figures.style import dress
-from k3core.ui import runtime, url
 from k3core.ui.cache import cached
 from k3core.ui.controls import Choice, Control, resolve
-from k3core.ui.navigation import PAGES, link
-
-_STYLE = """<style>
-[data-testid="stMainBlockContainer"] {padding-top: 2.6rem; padding-bottom: 3rem;}
-[data-testid="stMetricValue"] {font-size: 1.55rem;}
-.st-key-stale {opacity: 0.45;}
-</style>"""
+from k3core.ui.form import Form
+from k3core.ui.notes import Notes
+from k3core.ui.tables import show
+from k3core.ui.texts import Texts
+from k3core.ui.url import clear
 
 
 class Metric(NamedTuple):
@@ -62,44 +54,37 @@ class _Unchecked(NamedTuple):
 class Page:
     """One run of one page."""
 
-    def __init__(self, slug: str, lang: str, state: url.UrlState, nav: Any) -> None:
-        self.slug = slug
-        self.lang = lang
+    def __init__(self, texts: Texts, form: Form, notes: Notes) -> None:
+        self.slug, self.lang = texts
         self.dark = st.context.theme.type == "dark"
-        self._url = state
-        self._nav = nav
-        self._values: dict[str, Any] = {}
-        self._notes: list[str] = []
-        self._note_place: Any = None
+        self._texts = texts
+        self._form = form
+        self._notes = notes
         self._stale = False
 
     # ---- words -------------------------------------------------------------------------------
 
     def t(self, key: str, **values: object) -> str:
         """Text ``<slug>.<key>``, or ``common.<key>`` when the page has none of its own."""
-        own = f"{self.slug}.{key}"
-        key = own if i18n.has_text(own, self.lang) else f"common.{key}"
-        if not i18n.has_text(key, self.lang):
-            key = own
-        return i18n.t(key, self.lang, **values)
+        return self._texts.t(key, **values)
 
     def has_text(self, key: str) -> bool:
         """Whether ``<slug>.<key>`` is in the catalogue."""
-        return i18n.has_text(f"{self.slug}.{key}", self.lang)
+        return self._texts.has_own(key)
 
     # ---- controls ----------------------------------------------------------------------------
 
     def controls(self, *specs: Control) -> SimpleNamespace:
         """Draw controls in the sidebar; returns their values as attributes by key.
 
-        Values come from the URL after a link, reload, Back or Forward, else from the widgets.
         A control whose default follows other controls (a preset) takes the new default whenever
         that default changes; a value moved away from it makes the chip say "custom, from ...".
         """
         with st.sidebar:
-            values = self._draw(specs)
+            values = self._form.draw(specs)
             followers = [spec for spec in specs if callable(spec.default)]
-            moved = [s.key for s in followers if values[s.key] != resolve(s.default, self._values)]
+            known = self._form.values
+            moved = [s.key for s in followers if values[s.key] != resolve(s.default, known)]
             if followers and "model" in values:
                 model = self.t(f"option.{values['model']}")
                 if moved:
@@ -107,14 +92,14 @@ class Page:
                 else:
                     st.badge(self.t("chip.preset", model=model), color="gray")
             if st.button(self.t("reset"), key="_reset", icon=":material/restart_alt:"):
-                url.clear()
+                clear()
                 st.rerun()
         return SimpleNamespace(**values)
 
     def choice(self, key: str, options: Sequence[str], default: str | None = None) -> str:
         """A segmented control in the page's body (a scene), kept in the URL."""
         spec = Choice(key, default or options[0], options=tuple(options), style="segments")
-        return str(self._draw([spec])[key])
+        return str(self._form.draw([spec])[key])
 
     def preset(self, key: str, options: Sequence[str], followers: Sequence[Control]) -> str:
         """A choice in the body that, when the reader changes it, resets the controls it fills.
@@ -125,88 +110,24 @@ class Page:
         chosen, remembered = self.choice(key, options), f"_preset_{key}"
         moved = st.session_state.get(remembered, chosen) != chosen
         st.session_state[remembered] = chosen
-        if moved and not self._url.changed:
-            for spec in followers:
-                st.session_state.pop(spec.key, None)
-                self._url.incoming.pop(spec.key, None)
-                self._url.outgoing.pop(spec.key, None)
+        if moved and not self._form.url.changed:
+            self._form.forget(followers)
         return chosen
 
     def body_controls(self, *specs: Control) -> SimpleNamespace:
         """Like ``controls``, drawn where the page stands now (one scene's own knobs)."""
-        return SimpleNamespace(**self._draw(specs))
-
-    def _draw(self, specs: Sequence[Control]) -> dict[str, Any]:
-        values = self._values
-        drawn: dict[str, Any] = {}
-        outgoing: dict[str, str | None] = {}
-        group = ""
-        for spec in specs:
-            default = resolve(spec.default, values)
-            value = self._start_value(spec, default)
-            if not spec.shown(values):
-                values[spec.key] = drawn[spec.key] = value
-                continue
-            if spec.group and spec.group != group:
-                group = spec.group
-                st.markdown(f"**{self.t(f'group.{group}')}**")
-            st.session_state[spec.key] = value
-            help_key = f"control.{spec.key}_help"
-            help_text = self.t(help_key)
-            shown = spec.draw(
-                self.t(f"control.{spec.key}"),
-                None if help_text.startswith("⟦") else help_text,
-                self._option_text,
-                values,
-            )
-            values[spec.key] = drawn[spec.key] = shown
-            outgoing[spec.key] = None if shown == default else spec.to_url(shown)
-        self._sync(outgoing)
-        return drawn
-
-    def _start_value(self, spec: Control, default: Any) -> Any:
-        values, followed = self._values, f"_default_{spec.key}"
-        default_moved = followed in st.session_state and st.session_state[followed] != default
-        st.session_state[followed] = default
-        raw = self._url.incoming.get(spec.key)
-        if self._url.changed or (spec.key not in st.session_state and raw is not None):
-            if raw is None:
-                return spec.fit(default, values)
-            try:
-                return spec.parse(raw, values)
-            except ValueError:
-                fallback = spec.fit(default, values)
-                name = self.t(f"control.{spec.key}")
-                self.note(self.t("bad_url_value", name=name, raw=_quoted(raw), value=fallback))
-                return fallback
-        if default_moved or spec.key not in st.session_state:
-            return spec.fit(default, values)
-        return spec.fit(st.session_state[spec.key], values)
-
-    def _option_text(self, code: str) -> str:
-        text = self.t(f"option.{code}")
-        return code if text.startswith("⟦") else text
-
-    def _sync(self, outgoing: Mapping[str, str | None]) -> None:
-        self._url.write(outgoing)
-        with self._nav.container():
-            for page in PAGES:
-                link(page.slug, self.lang, self._url.outgoing)
+        return SimpleNamespace(**self._form.draw(specs))
 
     @property
     def query(self) -> dict[str, str]:
         """The query string of this page as it stands now."""
-        return dict(self._url.outgoing)
+        return dict(self._form.url.outgoing)
 
     # ---- running studies ---------------------------------------------------------------------
 
     def note(self, text: str) -> None:
         """Show a note under the title (for example a URL value that was not usable)."""
-        self._notes.append(text)
-        if self._note_place is not None:
-            with self._note_place.container():
-                for entry in self._notes:
-                    st.warning(entry, icon=":material/link_off:")
+        self._notes.add(text)
 
     def study(self, study: Callable[..., Any], **params: Any) -> Any:
         """Run a study through its cache; bad input becomes an error with its remedy.
@@ -302,7 +223,7 @@ class Page:
         if code == st.session_state.get(memory):
             return
         st.session_state[memory] = code
-        if code is not None and code != self._values.get(key):
+        if code is not None and code != self._form.values.get(key):
             st.query_params[key] = code
             st.rerun()
 
@@ -361,7 +282,7 @@ class Page:
 
     def data(self, table: pd.DataFrame, name: str) -> None:
         """A table with its download."""
-        st.dataframe(table, hide_index=True, height=min(38 + 35 * len(table), 320))
+        show(table, self._texts)
         st.download_button(
             self.t("download"),
             table.to_csv(index=False).encode(),
@@ -385,56 +306,3 @@ class Page:
     def _dimmed(self, name: str) -> Iterator[None]:
         with st.container(key=f"stale_{self.slug}_{name}" if self._stale else None):
             yield
-
-
-def frame(slug: str) -> Page:
-    """Open a page: configuration, title and idea, navigation, language.
-
-    Args:
-        slug: name of the page's catalogue and subsystem (``decode``, ``fleet``, ``home`` ...).
-    """
-    state = url.UrlState()
-    lang = state.incoming.get("lang", i18n.DEFAULT_LANGUAGE)
-    known = lang in i18n.languages()
-    lang = lang if known else i18n.DEFAULT_LANGUAGE
-    name = i18n.t(f"common.page.{slug}", lang)
-    st.set_page_config(
-        page_title=f"{name} · {i18n.t('common.product', lang)}" if slug != "home" else name,
-        page_icon="🧮",
-        layout="wide",
-    )
-    st.html(_STYLE)
-    with st.sidebar:
-        st.markdown(f"### {i18n.t('common.product', lang)}")
-        nav = st.empty()
-    page = Page(slug, lang, state, nav)
-    page._sync({})
-    if len(i18n.languages()) > 1:
-        with st.sidebar:
-            spec = Choice("lang", i18n.DEFAULT_LANGUAGE, options=i18n.languages(), style="segments")
-            if page._draw([spec])["lang"] != lang:
-                st.rerun()
-    st.title(page.t("title"), anchor=False)
-    st.markdown(page.t("idea"))
-    page._note_place = st.empty()
-    if not known:
-        page.note(page.t("bad_language", raw=_quoted(state.incoming["lang"])))
-    runtime_ready(slug)
-    return page
-
-
-def _quoted(raw: str) -> str:
-    """A URL value as code in a note: a link must not bring its own markup, nor fill the page."""
-    text = " ".join(raw.replace("`", "'").split())
-    return text if len(text) <= 40 else text[:39] + "…"
-
-
-def runtime_ready(slug: str) -> None:
-    """Load torch in the background from Home; on the other pages the study has loaded it."""
-    if slug != "home":
-        runtime.prewarm()
-
-
-def query_json(query: Mapping[str, str]) -> str:
-    """A query as one line, for downloads that must say what made them."""
-    return json.dumps(dict(sorted(query.items())), ensure_ascii=False)

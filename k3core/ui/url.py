@@ -20,8 +20,14 @@ class UrlState:
 
     def __init__(self) -> None:
         self.incoming: dict[str, str] = {key: st.query_params[key] for key in st.query_params}
-        self.changed = self.incoming != st.session_state.get(_SAVED)
+        self._saved: dict[str, str] | None = st.session_state.get(_SAVED)
+        self.changed = self.incoming != self._saved
         self.outgoing = dict(self.incoming)
+
+    def carried(self, key: str) -> bool:
+        """Whether ``key`` came along from the last run, on this page or on another one."""
+        raw = self.incoming.get(key)
+        return raw is not None and raw == (self._saved or {}).get(key)
 
     def write(self, values: Mapping[str, str | None]) -> None:
         """Put values into the URL; None removes a key (its default needs no place there)."""
@@ -42,3 +48,9 @@ def clear() -> None:
     for key in list(st.session_state.keys()):
         del st.session_state[key]
     st.query_params.from_dict({"lang": lang} if lang else {})
+
+
+def quoted(raw: str) -> str:
+    """A URL value as code in a note: a link must not bring its own markup, nor fill the page."""
+    text = " ".join(raw.replace("`", "'").split())
+    return text if len(text) <= 40 else text[:39] + "…"

@@ -187,7 +187,7 @@ def fig_replay_principle(tables: Tables) -> dict[str, alt.Chart | alt.LayerChart
     )
     formula = (
         formula_base.transform_calculate(left="0")
-        .mark_text(align="left", fontSize=13, fontWeight="bold")
+        .mark_text(align="left", dx=8, fontSize=13, fontWeight="bold")
         .encode(alt.X("left:Q").scale(domain=[0, 1]).axis(None), formula_y, alt.Text("value:N"))
         .properties(height=150, title="decode.panel.formula")
     )
@@ -298,7 +298,7 @@ def fig_replay_consistency(tables: Tables) -> dict[str, alt.Chart | alt.LayerCha
     cells = alt.Chart(tables["by_accepted"])
     x = alt.X("accepted:O").axis(title="decode.axis.accepted", labelAngle=0)
     strip = style.layer(
-        cells.mark_rect(cornerRadius=3, stroke="white", strokeWidth=2, opacity=0.85).encode(
+        cells.mark_rect(cornerRadius=3, stroke=style.GAP, strokeWidth=2, opacity=0.85).encode(
             x,
             verdict,
             tooltip=[
@@ -306,7 +306,7 @@ def fig_replay_consistency(tables: Tables) -> dict[str, alt.Chart | alt.LayerCha
                 alt.Tooltip("state_error:Q", format=".1e", title="decode.axis.state_error"),
             ],
         ),
-        cells.mark_text(fontSize=14, fontWeight="bold", color="#1f1f1f").encode(
+        cells.mark_text(fontSize=14, fontWeight="bold", color=style.INK).encode(
             x, alt.Text("elements_different:Q")
         ),
     ).properties(height=130, title="decode.panel.bit_equal")
@@ -365,7 +365,7 @@ def state_pictures(tables: Tables) -> dict[str, alt.Chart]:
                 alt.X("column:O").axis(labels=False, ticks=False, title="decode.axis.column"),
                 alt.Y("row:O").axis(labels=False, ticks=False, title="decode.axis.row"),
                 alt.Color("value:Q")
-                .scale(domain=[-limit, 0, limit], range=[style.MLA, "#F4F4F4", style.KDA])
+                .scale(domain=[-limit, 0, limit], range=[style.MLA, style.MIDDLE, style.KDA])
                 .legend(None),
                 alt.Tooltip("value:Q", format=".4f", title="decode.axis.value"),
             )

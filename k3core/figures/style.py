@@ -28,12 +28,17 @@ SNAPSHOT = "#CC79A7"
 INPUTS = "#56B4E9"
 NEUTRAL = "#9AA0A6"
 FREE = "#DADCE0"
+MIDDLE = "#F4F4F4"  # zero of a two-sided heat map: all but the ground
+GAP = "#FFFFFE"  # line between filled cells: the ground (white text on a mark is "#FFFFFF")
+INK = "#1F1F1F"  # text on a filled mark, in both themes
 
 _DARK = {
     MLA: "#3D9BD6",
     ACCEPTED: "#1FB98F",
     REJECTED: "#EE7A33",
     FREE: "#3C4048",
+    MIDDLE: "#262B33",
+    GAP: "#14171C",
 }
 _DARK_TEXT = "#E8EAED"
 PALE = 0.28  # opacity of what is not needed any more

@@ -141,7 +141,7 @@ def _passes(canvas: _Canvas, steps: pd.DataFrame) -> list[alt.Chart]:
     counts = (
         alt.Chart(chunks)
         .transform_calculate(words="datum.share * width > 30 ? format(datum.num_tokens, ',') : ''")
-        .mark_text(fontSize=11, color="#1f1f1f")
+        .mark_text(fontSize=11, color=style.INK)
         .encode(canvas.x("at"), canvas.y("middle"), alt.Text("words:N"))
     )
     return [marks, counts]

@@ -82,7 +82,7 @@ def main_picture(tables: Tables) -> alt.LayerChart | alt.FacetChart:
         alt.Chart(slots[slots["alpha"] == alpha])
         .mark_text(align="left", dx=4, fontWeight="bold", fontSize=11, color=ink)
         .encode(x("left"), y("middle"), alt.Text("shown:N"))
-        for alpha, ink in ((_SOLID, "#1f1f1f"), (style.PALE, alt.Undefined))
+        for alpha, ink in ((_SOLID, style.INK), (style.PALE, alt.Undefined))
     ]
     stack = (
         style.labelled(alt.Chart(saw), "kind")

@@ -13,8 +13,6 @@ Tables = Mapping[str, pd.DataFrame]
 Panel = alt.LayerChart | alt.FacetChart
 
 _HEIGHT = 280
-_INK = "#1f1f1f"  # text on a filled mark, in both themes
-_SKY = ("#DDF0FA", style.INPUTS)
 _KINDS = alt.Scale(domain=["snapshots", "inputs"], range=[style.SNAPSHOT, style.INPUTS])
 _ENDS = ("popped", "overwritten")
 _ROUTES = ("batch", "stream", "conv_window", "oracle")
@@ -68,9 +66,9 @@ def gantt(stays: pd.DataFrame, num_ops: int, panel: str) -> Panel:
         y,
         tooltip=tooltip,
     )
-    names = base.mark_text(align="left", dx=4, fontWeight="bold", fontSize=11, color=_INK).encode(
-        alt.X("start:Q", scale=x_scale), y, alt.Text("shown:N")
-    )
+    names = base.mark_text(
+        align="left", dx=4, fontWeight="bold", fontSize=11, color=style.INK
+    ).encode(alt.X("start:Q", scale=x_scale), y, alt.Text("shown:N"))
     ends = (
         base.transform_filter("datum.end != 'held'")
         .mark_point(size=70, strokeWidth=2.5, filled=False, opacity=1)
@@ -168,7 +166,7 @@ def copies(table: pd.DataFrame) -> Panel:
     )
     x = alt.X("position:O", axis=alt.Axis(title="replayssm.axis.position", labelAngle=0))
     base = style.labelled(alt.Chart(named), "ring")
-    cells = base.mark_rect(color=style.SNAPSHOT, cornerRadius=3, stroke="white").encode(
+    cells = base.mark_rect(color=style.SNAPSHOT, cornerRadius=3, stroke=style.GAP).encode(
         x,
         y,
         tooltip=[
@@ -176,7 +174,7 @@ def copies(table: pd.DataFrame) -> Panel:
             alt.Tooltip("name:N", title="replayssm.axis.snapshot"),
         ],
     )
-    words = base.mark_text(fontWeight="bold", color=_INK).encode(x, y, alt.Text("name:N"))
+    words = base.mark_text(fontWeight="bold", color=style.INK).encode(x, y, alt.Text("name:N"))
     return alt.layer(cells, words, title="replayssm.panel.copies", height=_HEIGHT)
 
 
@@ -235,11 +233,13 @@ def layout(table: pd.DataFrame) -> Panel:
     """``window().q`` of tagged inputs: rows are drafts, columns head times channel."""
     x = alt.X("column:O", axis=alt.Axis(title="replayssm.axis.column", labelAngle=0))
     y = alt.Y("draft:O", axis=alt.Axis(title="replayssm.axis.draft"))
-    base = alt.Chart(table)
-    cells = base.mark_rect().encode(
+    low, high = int(table["value"].min()), int(table["value"].max())
+    strength = (table["value"] - low + 1) / (high - low + 1)
+    base = alt.Chart(table.assign(strength=0.2 + 0.8 * strength))
+    cells = base.mark_rect(color=style.INPUTS).encode(
         x,
         y,
-        alt.Color("value:Q", scale=alt.Scale(range=list(_SKY)), legend=None),
+        alt.Opacity("strength:Q", scale=None),
         tooltip=[
             alt.Tooltip("draft:O", title="replayssm.axis.draft"),
             alt.Tooltip("head:O", title="replayssm.axis.head"),
@@ -247,10 +247,13 @@ def layout(table: pd.DataFrame) -> Panel:
             alt.Tooltip("value:Q", title="replayssm.axis.value"),
         ],
     )
-    words = base.mark_text(fontWeight="bold", color=_INK).encode(
-        x, y, alt.Text("value:Q", format="d")
-    )
-    return alt.layer(cells, words, title="replayssm.panel.layout", height=_HEIGHT)
+    words = [
+        base.transform_filter(f"{test}(datum.strength > 0.6)")
+        .mark_text(fontWeight="bold", color=ink)
+        .encode(x, y, alt.Text("value:Q", format="d"))
+        for test, ink in (("", style.INK), ("!", alt.Undefined))
+    ]
+    return alt.layer(cells, *words, title="replayssm.panel.layout", height=_HEIGHT)
 
 
 def replay(table: pd.DataFrame) -> Panel:
@@ -276,7 +279,7 @@ def replay(table: pd.DataFrame) -> Panel:
         ),
     )
     base = style.labelled(alt.Chart(words), "route")
-    cells = base.mark_rect(stroke="white", opacity=0.35, cornerRadius=3).encode(
+    cells = base.mark_rect(stroke=style.GAP, opacity=0.35, cornerRadius=3).encode(
         x,
         y,
         alt.Color(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from k3core.errors import require, require_count
+from k3core.errors import require, require_count, require_counts, require_type
 
 
 class Piece(NamedTuple):
@@ -34,10 +34,9 @@ class Layout:
     rank_lens: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        require(bool(self.document_lens), "document_lens=() must name at least one document")
         for name, least in (("document_lens", 1), ("rank_lens", 0)):
-            for num_tokens in getattr(self, name):
-                require_count(f"each of {name}", num_tokens, least)
+            object.__setattr__(self, name, require_counts(name, getattr(self, name), least))
+        require(bool(self.document_lens), "document_lens=() must name at least one document")
         require(
             sum(self.document_lens) == sum(self.rank_lens),
             f"document_lens={self.document_lens} and rank_lens={self.rank_lens} must cover the "
@@ -54,6 +53,7 @@ class Layout:
 
     def pieces(self, rank: int) -> list[Piece]:
         """What `rank` holds of each document, in order; empty for an empty rank."""
+        require_count("rank", rank, 0, len(self.rank_lens) - 1)
         start, end = self.rank_bounds[rank]
         return [
             Piece(document, max(first, start), min(last, end))
@@ -62,19 +62,21 @@ class Layout:
         ]
 
     def starts_document(self, piece: Piece) -> bool:
+        self._require_piece(piece)
         return piece.start == self.document_bounds[piece.document][0]
 
     def ends_document(self, piece: Piece) -> bool:
+        self._require_piece(piece)
         return piece.end == self.document_bounds[piece.document][1]
 
     def starts_afresh(self, piece: Piece) -> bool:
         """True if no state precedes the piece; the first document may continue an older state."""
-        return piece.document > 0 and self.starts_document(piece)
+        return self.starts_document(piece) and piece.document > 0
 
     def tail(self, rank: int) -> slice:
         """Tokens of the last document on `rank`: all that a later rank can continue from."""
-        start, end = self.rank_bounds[rank]
         pieces = self.pieces(rank)
+        start, end = self.rank_bounds[rank]
         return slice(pieces[-1].start if pieces else start, end)
 
     def forgets(self, rank: int) -> bool:
@@ -89,6 +91,8 @@ class Layout:
             rank: the receiver.
             reach: count only ranks with one of the last `reach` tokens before it; None counts all.
         """
+        if reach is not None:
+            require_count("reach", reach)
         pieces = self.pieces(rank)
         if not pieces or self.starts_document(pieces[0]):
             return ()
@@ -99,6 +103,10 @@ class Layout:
             for sender, (start, end) in enumerate(self.rank_bounds[:rank])
             if max(start, oldest) < end
         )
+
+    def _require_piece(self, piece: Piece) -> None:
+        require_type("piece", piece, Piece)
+        require_count("piece.document", piece.document, 0, len(self.document_lens) - 1)
 
 
 def _bounds(lens: Sequence[int]) -> tuple[tuple[int, int], ...]:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from k3core import kda
-from k3core.checks import compute_dtype, require_shape
-from k3core.errors import require, require_count
+from k3core.checks import compute_dtype, require_float, require_shape
+from k3core.errors import require, require_count, require_counts, shown
 from k3core.parallel import affine
 from k3core.parallel.affine import AffineMap
 from k3core.parallel.layout import Layout
@@ -39,7 +39,7 @@ class KDAContextParallel:
 
     def __init__(self, world: int, scan: str = "chain") -> None:
         require_count("world", world, 1)
-        require(scan in SCANS, f"scan={scan!r} is unknown; allowed: {', '.join(SCANS)}")
+        require(scan in SCANS, f"scan={shown(scan)} is unknown; allowed: {', '.join(SCANS)}")
         self.world = world
         self.scan = scan
 
@@ -80,8 +80,13 @@ class KDAContextParallel:
         Raises:
             K3Error: lengths do not add up to `num_tokens`, or `rank_lens` has not `world` entries.
         """
-        documents = (num_tokens,) if document_lens is None else tuple(document_lens)
-        ranks = self.split(num_tokens) if rank_lens is None else tuple(rank_lens)
+        even = self.split(num_tokens)
+        documents = (
+            (num_tokens,)
+            if document_lens is None
+            else require_counts("document_lens", document_lens, 1)
+        )
+        ranks = even if rank_lens is None else require_counts("rank_lens", rank_lens)
         require(
             len(ranks) == self.world,
             f"rank_lens={ranks} has {len(ranks)} entries; allowed: {self.world}, one per rank",
@@ -118,10 +123,12 @@ class KDAContextParallel:
         Raises:
             K3Error: a shape does not fit or lengths do not add up to T.
         """
-        _require_sequences(q, k, v, g, beta)
+        affine.require_sequences(k, v, g, beta)
+        require_float("q", q)
+        require_shape("q", q, tuple(k.shape))
         layout = self.layout(v.shape[2], document_lens, rank_lens)
+        state = _initial_state(k, v, state, compute_dtype(q, k, v, g, beta))
         dtype = compute_dtype(q, k, v, g, beta, state)
-        state = _initial_state(k, v, state, dtype)
 
         messages = []
         if self.world > 1:
@@ -184,16 +191,19 @@ class KDAContextParallel:
         Raises:
             K3Error: a shape does not fit or lengths do not add up to T.
         """
+        require_float("x", x)
+        require_float("weight", weight)
         require(x.dim() == 3, f"x has shape {tuple(x.shape)}; allowed: (B, T, C)")
-        require(weight.dim() == 2, f"weight has shape {tuple(weight.shape)}; allowed: (C, W)")
+        require(
+            weight.dim() == 2 and weight.shape[1] >= 1,
+            f"weight has shape {tuple(weight.shape)}; allowed: (C, W), W >= 1",
+        )
         (batch, num_tokens, channels), halo = x.shape, weight.shape[1] - 1
         layout = self.layout(num_tokens, document_lens, rank_lens)
         blank = x.new_zeros(batch, halo, channels)
         window = blank if window is None else window
-        require(
-            window.shape == blank.shape,
-            f"window has shape {tuple(window.shape)}; allowed: {tuple(blank.shape)}",
-        )
+        require_float("window", window)
+        require_shape("window", window, tuple(blank.shape))
         messages = [
             to_bytes(x[:, max(start, end - halo) : end]) for start, end in layout.rank_bounds
         ]
@@ -241,15 +251,6 @@ def _initial_state(k: Tensor, v: Tensor, state: Tensor | None, dtype: torch.dtyp
     shape = (*k.shape[:2], k.shape[-1], v.shape[-1])
     if state is None:
         return torch.zeros(shape, dtype=dtype, device=v.device)
+    require_float("state", state)
     require_shape("state", state, shape)
     return state.clone()
-
-
-def _require_sequences(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> None:
-    for name, x in (("k", k), ("v", v)):
-        require(x.dim() == 4, f"{name} has shape {tuple(x.shape)}; allowed: (B, H, T, D)")
-    sequence, keys = tuple(k.shape[:3]), tuple(k.shape)
-    require_shape("q", q, keys)
-    require_shape("g", g, keys)
-    require_shape("v", v, (*sequence, v.shape[-1]))
-    require_shape("beta", beta, sequence)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from k3core.errors import require, require_count
+from k3core.errors import require_count, require_number
 from k3core.parallel.layout import Layout
 
 
@@ -101,8 +101,6 @@ def all_gather_seconds(
     """
     require_count("sent_bytes", sent_bytes, 0)
     require_count("world", world, 1)
-    require(
-        bandwidth_bytes_per_s > 0, f"bandwidth_bytes_per_s={bandwidth_bytes_per_s} must be above 0"
-    )
-    require(latency_s >= 0, f"latency_s={latency_s} must be at least 0")
+    require_number("bandwidth_bytes_per_s", bandwidth_bytes_per_s, above=0)
+    require_number("latency_s", latency_s, least=0)
     return (world - 1) * (latency_s + sent_bytes / bandwidth_bytes_per_s)

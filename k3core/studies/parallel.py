@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from k3core.capacity.memory import RequestMemory
-from k3core.capacity.presets import PRESETS
-from k3core.errors import require
+from k3core.capacity.presets import get_preset
+from k3core.errors import require_count
 from k3core.kda import kda_gate, kda_recurrent, normalize_qk
 from k3core.parallel import (
     AffineMap,
@@ -81,10 +81,7 @@ class ExchangeStudy:
 
 def document_lens(num_tokens: int, num_documents: int, seed: int) -> tuple[int, ...]:
     """Documents of uneven lengths that fill `num_tokens`; the same shares for every length."""
-    require(
-        1 <= num_documents <= num_tokens,
-        f"num_documents={num_documents} must be in 1..{num_tokens}",
-    )
+    require_count("num_documents", num_documents, 1, require_count("num_tokens", num_tokens, 1))
     shares = np.random.default_rng(seed).uniform(0.5, 1.5, num_documents).cumsum()
     ends = np.round(shares / shares[-1] * num_tokens).astype(int)
     return tuple(int(length) for length in np.diff(ends, prepend=0))
@@ -112,7 +109,7 @@ def exchange(
         bandwidth_gb: 10^9 bytes per second into one rank.
         latency_us: microseconds of one hop.
     """
-    memory = RequestMemory(PRESETS[model], tp, mla_dtype=row_dtype)
+    memory = RequestMemory(get_preset(model), tp, mla_dtype=row_dtype)
     parallel = KDAContextParallel(ranks)
     layout = parallel.layout(num_tokens, document_lens(num_tokens, documents, seed))
     preset, heads, row_bytes = memory.model, memory.num_heads, memory.mla_bytes_per_token_layer
@@ -243,7 +240,7 @@ def merge_check(
 ) -> MergeStudy:
     """Run the prefill of one toy layer on `ranks` ranks and on one; fp64, correlated keys."""
     for name, value in {"ranks": ranks, "heads": heads, "dk": dk, "dv": dv}.items():
-        require(value >= 1, f"{name}={value} must be at least 1")
+        require_count(name, value, 1)
     lens = document_lens(toy_len, documents, seed)
     inputs = toy_sequence(heads, dk, dv, toy_len, seed)
     chain = KDAContextParallel(ranks)

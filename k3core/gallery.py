@@ -6,6 +6,7 @@ a figure is drawn, so listing the gallery loads neither torch nor altair.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +16,7 @@ from k3core.errors import require
 from k3core.i18n import languages
 
 PANEL_WIDTH = 420
+TITLE_LENGTH = 52  # characters that fit above a panel
 PNG_SCALE = 2.0
 
 
@@ -99,6 +101,8 @@ def figure_spec(name: str, lang: str = "en") -> dict[str, Any]:
     dressed = dress(chart, figure.subsystem, lang).configure_view(stroke=None)
     with alt.data_transformers.enable("default", max_rows=None):
         spec: dict[str, Any] = dressed.to_dict()
+    for panel in spec["concat"]:
+        panel["title"] = textwrap.wrap(panel["title"], TITLE_LENGTH)
     return spec
 
 

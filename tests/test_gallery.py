@@ -1,9 +1,12 @@
 """The gallery: the 14 figures of the source text, each drawn from a live study."""
 
+import subprocess
+import sys
+
 import altair as alt
 import pytest
 
-from k3core.gallery import GALLERY, export, figure_spec
+from k3core.gallery import GALLERY, TITLE_LENGTH, export, figure_spec
 
 NAMES = [
     "fig_replay_principle",
@@ -72,6 +75,22 @@ def test_the_words_of_a_figure_are_all_in_the_catalogue(figure):
         if text.startswith(known_prefixes) and " " not in text and not text.endswith(".")
     ]
     assert leftover == []
+
+
+def test_no_title_of_a_panel_is_longer_than_the_panel(figure):
+    entry, _, panels = figure
+    titles = [panel["title"] for panel in figure_spec(entry.name)["concat"]]
+    assert len(titles) == len(panels)
+    assert max(len(line) for lines in titles for line in lines) <= TITLE_LENGTH
+
+
+def test_listing_the_figures_loads_no_chart_library_and_no_torch():
+    code = (
+        "import sys, k3core.gallery; "
+        "print([m for m in ('altair', 'pandas', 'streamlit', 'torch') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
 
 
 def test_a_seed_figure_is_written_as_png_and_svg(tmp_path):

@@ -45,6 +45,17 @@ def test_the_light_theme_keeps_the_palette(chart):
     assert style.dress(chart, "decode").to_dict()["mark"]["color"] == style.MLA
 
 
+@pytest.mark.parametrize("dark", [False, True])
+def test_zero_of_a_heat_map_and_gaps_stay_near_the_ground_of_the_theme(dark):
+    table = pd.DataFrame({"x": [0, 1], "value": [-1.0, 1.0]})
+    colour = alt.Color("value:Q").scale(range=[style.MLA, style.MIDDLE, style.KDA])
+    chart = alt.Chart(table).mark_rect(stroke=style.GAP).encode(alt.X("x:O"), colour)
+    spec = style.dress(chart, "decode", dark=dark).to_dict()
+    for shade in (spec["encoding"]["color"]["scale"]["range"][1], spec["mark"]["stroke"]):
+        brightness = sum(int(shade[i : i + 2], 16) for i in (1, 3, 5)) / (3 * 255)
+        assert brightness < 0.25 if dark else brightness > 0.9
+
+
 def test_layers_are_dressed_too(chart):
     layered = alt.layer(chart, chart)
     spec = style.dress(layered, "decode").to_dict()

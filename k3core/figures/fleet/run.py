@@ -104,7 +104,7 @@ def _summary(table: pd.DataFrame) -> alt.Chart:
     base = style.labelled(alt.Chart(table), "row")
     return (
         base.transform_calculate(left="0")
-        .mark_text(align="left", fontSize=13, fontWeight="bold")
+        .mark_text(align="left", dx=8, fontSize=13, fontWeight="bold")
         .encode(
             alt.X("left:Q").scale(domain=[0, 1]).axis(None),
             alt.Y("row:N")

@@ -173,7 +173,7 @@ def _heads_chart(heads: pd.DataFrame) -> alt.LayerChart:
     )
     base = alt.Chart(heads)
     runs = base.mark_bar(
-        color=style.KDA, opacity=0.75, stroke="white", strokeWidth=2, cornerRadius=3
+        color=style.KDA, opacity=0.75, stroke=style.GAP, strokeWidth=2, cornerRadius=3
     ).encode(
         alt.X(
             "first:Q",
@@ -240,7 +240,7 @@ def fig_kda_store(tables: Tables) -> Panels:
         axis=alt.Axis(labelExpr=style.label_expr(), title="paged_cache.axis.dtype", labelAngle=0),
     )
     formats = _layer(
-        cells.mark_rect(cornerRadius=3, stroke="white", strokeWidth=2, opacity=0.85).encode(
+        cells.mark_rect(cornerRadius=3, stroke=style.GAP, strokeWidth=2, opacity=0.85).encode(
             x,
             alt.Color(
                 "verdict:N",

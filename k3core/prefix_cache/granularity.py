@@ -115,6 +115,7 @@ class HitGranularity:
         """
         require_count("context_parallel", context_parallel, 1)
         require_type("drafter_drop", drafter_drop, bool)
+        require_type("mla_dtype", mla_dtype, str)
         memory = RequestMemory(get_preset(model), tp, state_dtype, "bfloat16", mla_dtype, draft_len)
         return cls(
             memory.block_tokens(quantum) * context_parallel,

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from k3core.errors import CacheError, require, require_count, require_counts, require_type
+from k3core.errors import CacheError, require, require_count, require_counts, shown
 
 MAX_TOKENS = 2**40  # of a prompt: beyond it, a list of its boundaries fits into no memory
 RETENTION_RULES = ("dense", "interval", "junction", "replay", "chunk_end", "none")
@@ -172,5 +172,8 @@ class Retention:
     def keeps(self, boundary: int, stops: Collection[int]) -> bool:
         """Whether a state that exists at ``boundary`` outlives the next one of its request."""
         require_count("boundary", boundary)
-        require_type("stops", stops, Collection)  # type: ignore[type-abstract]
+        require(
+            isinstance(stops, Collection) and not isinstance(stops, str),
+            f"stops={shown(stops)} must be a collection of positions",
+        )
         return self.rule in ("dense", "chunk_end") or boundary in stops

@@ -17,7 +17,7 @@ from k3core.ui.cache import cached
 from k3core.ui.controls import Choice, Control, resolve
 from k3core.ui.form import Form
 from k3core.ui.notes import Notes
-from k3core.ui.tables import show
+from k3core.ui.tables import Wide, show
 from k3core.ui.texts import Texts
 from k3core.ui.url import clear
 
@@ -194,7 +194,7 @@ class Page:
     def main(
         self,
         chart: Any,
-        table: pd.DataFrame | None = None,
+        table: pd.DataFrame | Wide | None = None,
         *,
         pick: str | None = None,
         **values: object,
@@ -234,7 +234,7 @@ class Page:
         *,
         columns: int = 2,
         formula: str | Sequence[str] | None = None,
-        tables: Mapping[str, pd.DataFrame] | None = None,
+        tables: Mapping[str, pd.DataFrame | Wide] | None = None,
         expanded: bool = True,
         **values: object,
     ) -> None:
@@ -280,9 +280,10 @@ class Page:
                 with cell:
                     self.chart(chart, f"{name}_{panel}")
 
-    def data(self, table: pd.DataFrame, name: str) -> None:
+    def data(self, table: pd.DataFrame | Wide, name: str) -> None:
         """A table with its download."""
-        show(table, self._texts)
+        table, first = table if isinstance(table, Wide) else (table, None)
+        show(table, self._texts, first)
         st.download_button(
             self.t("download"),
             table.to_csv(index=False).encode(),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import pandas as pd
 import streamlit as st
@@ -15,12 +16,29 @@ _LARGE = 10_000  # numbers from here on need separators, and no decimals to spea
 _ROW_HEIGHT, _HEADER_HEIGHT, _HEIGHT = 35, 38, 320
 
 
-def show(table: pd.DataFrame, texts: Texts) -> None:
-    """Draw ``table`` with its codes as they are and its column names in words."""
+class Wide(NamedTuple):
+    """A table of which only some columns fit a phone; its download has all.
+
+    Attributes:
+        table: all columns.
+        first: names of the columns on the screen; its toolbar brings back the others.
+    """
+
+    table: pd.DataFrame
+    first: Sequence[str]
+
+
+def show(table: pd.DataFrame, texts: Texts, first: Sequence[str] | None = None) -> None:
+    """Draw ``table`` with its codes as they are and its column names in words.
+
+    Args:
+        first: names of the columns on the screen; None for all.
+    """
     st.dataframe(
         table,
         hide_index=True,
         height=min(_HEADER_HEIGHT + _ROW_HEIGHT * len(table), _HEIGHT),
+        column_order=first,
         column_config={str(name): _column(table[name], *texts.column(str(name))) for name in table},
     )
 

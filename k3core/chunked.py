@@ -30,7 +30,7 @@ SOLVED_LEN = 16
 """Tokens of the blocks that are inverted by substitution; larger ones are joined by products."""
 
 WORKING_ELEMENTS = 2**18
-"""Elements of one array of keys that are worked on at a time, so that they stay in the cache."""
+"""Elements of one array of keys that a thread works on at a time, so that its cache holds them."""
 
 
 class Workspace:
@@ -88,6 +88,7 @@ def run_chunks(
     state: Tensor,
     chunk_len: int,
     in_place: bool,
+    num_threads: int = 1,
 ) -> tuple[Tensor, Tensor]:
     """All tokens of N heads.
 
@@ -98,13 +99,15 @@ def run_chunks(
         state: (N, K, V) in the dtype of the computation; overwritten when `in_place`.
         chunk_len: tokens per chunk.
         in_place: no gradients are wanted, so memory may be written again.
+        num_threads: threads that share one operation; the result does not depend on it.
 
     Returns:
         (out (N, T, V) in the dtype of `v`, state (N, K, V)).
     """
     num_heads, num_tokens, dk = k.shape
     chunk_len = min(chunk_len, num_tokens)
-    per_segment = max(1, WORKING_ELEMENTS // (num_heads * chunk_len * dk)) * chunk_len
+    at_a_time = num_threads * WORKING_ELEMENTS
+    per_segment = max(1, at_a_time // (num_heads * chunk_len * dk)) * chunk_len
     room = Workspace(reused=in_place)
     out = v.new_empty(v.shape) if in_place else None
     parts = []
@@ -181,8 +184,10 @@ def _prepare(
         torch.mul(key, decay, out=left[..., 0, :])
         torch.mul(query, decay, out=left[..., 1, :])
         right.copy_(key)
-    among_keys = room.zeros("among_keys", key, num, length, length)
-    products = room.zeros("products", key, num, length, length)
+    # Rows by turns, as in `left`: of keys with keys, of queries with keys.
+    scores = room.zeros("scores", key, num, 2 * length, length)
+    by_source = scores.view(num, length, 2, length)
+    among_keys, products = by_source[:, :, 0], by_source[:, :, 1]
     same_token = torch.mul(query, key, out=room.take("same_token", key, *key.shape)).sum(-1)
     products.diagonal(dim1=1, dim2=2).copy_(same_token.view(num, length))
 
@@ -196,9 +201,10 @@ def _prepare(
             halves[:, 1],
             earlier[:, 0].transpose(1, 2),
             out=room.take(f"crossing{size}", key, num * num_joins, 2 * size, size),
-        ).view(num, num_joins, size, 2, size)
-        for target, source in zip((among_keys, products), crossing.unbind(3), strict=True):
-            _diagonal_blocks(target, 2 * size)[:, :, size:, :size].copy_(source)
+        )
+        _diagonal_blocks(scores, 2 * size)[:, :, 2 * size :, :size].copy_(
+            crossing.view(num, num_joins, 2 * size, size)
+        )
         left = _scale_half(halves, 1, totals[:, 0], room)
         right = _scale_half(earlier, 0, totals[:, 1], room)
         total = totals[:, 0] * totals[:, 1]
@@ -239,9 +245,9 @@ def _inverse(lower: Tensor) -> Tensor:
 
 
 def _diagonal_blocks(x: Tensor, size: int) -> Tensor:
-    """The blocks on the diagonal of (M, C, C) matrices, as a view (M, C // size, size, size)."""
-    num_blocks = x.shape[1] // size
-    blocks = x.unflatten(1, (num_blocks, size)).unflatten(3, (num_blocks, size))
+    """The n = C // size blocks on the diagonal of (M, R, C) matrices: a view (M, n, R // n, size)."""
+    num_blocks = x.shape[2] // size
+    blocks = x.unflatten(1, (num_blocks, -1)).unflatten(3, (num_blocks, size))
     return blocks.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
 
 

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from k3core.checks import compute_dtype, require_count, require_float, require_shape
-from k3core.chunked import WORKING_ELEMENTS, run_chunks
+from k3core.chunked import run_chunks
 from k3core.errors import require
 from k3core.gates import kda_gate, l2_normalize, normalize_qk, sigmoid, silu, softplus_gate
 from k3core.threads import threads_for
@@ -288,7 +288,8 @@ def kda_chunk(
 
     Every decay factor is a product of `exp(g)` over a run of tokens, so that nothing overflows for
     log-decays <= 0, whatever the gate and the chunk size. A state of low precision is rounded once
-    at the end, not after each token.
+    at the end, not after each token. When the state does not stay finite the tokens run one by one
+    instead, so that Inf and NaN never reach an output before their token.
 
     Args:
         q, k, g: (B, H, T, K).
@@ -313,8 +314,18 @@ def kda_chunk(
     running = state.to(dtype, copy=True, memory_format=torch.contiguous_format).flatten(0, 1)
     heads = [x.flatten(0, 1) for x in (q, k, v, g, beta)]
     in_place = not wants_gradient(q, k, v, g, beta, state)
-    with threads_for(min(batch * num_heads * num_tokens * dk, WORKING_ELEMENTS)):
-        out, new = run_chunks(*heads, state=running, chunk_len=chunk_size, in_place=in_place)
+    with threads_for(batch * num_heads * num_tokens * dk) as num_threads:
+        out, new = run_chunks(
+            *heads,
+            state=running,
+            chunk_len=chunk_size,
+            in_place=in_place,
+            num_threads=num_threads,
+        )
+    if not bool(torch.isfinite(new).all()):
+        # Inf and NaN pass the zeros of triangular products (0 * inf is NaN) to earlier tokens.
+        out, new = kda_recurrent(q, k, v, g, beta, state.to(dtype))
+        return out, new.to(state.dtype)
     return out.view(v.shape), new.to(state.dtype).view(state.shape)
 
 

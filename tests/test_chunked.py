@@ -51,6 +51,19 @@ def test_gates_of_every_size_side_by_side_keep_the_accuracy_of_float32():
 # --- causality ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["q", "k", "v", "g", "beta"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_no_number_that_is_not_finite_reaches_an_earlier_output(name, value):
+    clean = make_sequences(70, 2, 2, 8, 4, dtype=torch.float32)
+    dirty = [x.clone() for x in clean]
+    dirty["qkvgb".index(name[0])][1, 0, 37] = value
+    out, final = kda.kda_chunk(*dirty)
+    expected, state = kda.kda_recurrent(*dirty)
+    assert torch.isfinite(out[:, :, :37]).all()
+    assert torch.allclose(out, expected, atol=1e-5, equal_nan=True)
+    assert torch.allclose(final, state, atol=1e-5, equal_nan=True)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("chunk_size", [16, 32, 64, 100])
 def test_perturbing_one_input_of_one_token_never_reaches_back(dtype, chunk_size):

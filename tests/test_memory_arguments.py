@@ -5,6 +5,8 @@ import dataclasses
 import inspect
 import math
 import pickle
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -17,6 +19,13 @@ from k3core.prefix_cache import HitGranularity, PrefixCache, PromptHashes, Reten
 from k3core.prefix_cache.host_tier import HostTier
 from k3core.prefix_cache.manager import HybridCacheManager
 from k3core.prefix_cache.window import HitWindow
+
+
+class Fresh(NamedTuple):
+    """An argument that is made anew for each call, from its subject."""
+
+    make: Callable
+
 
 PROBES = (None, "a", 1.5, True, math.nan, -1, [1], 2**70)
 FLAG, LIST, BIG = (True,), ([1],), (2**70,)
@@ -146,7 +155,7 @@ CALLS = {  # (subject, method): arguments that work
     (cache, "checkpoint_groups"): HASH,
     (cache, "has_checkpoint"): HASH,
     (cache, "is_fork"): HASH,
-    (cache, "holds"): {**HASH, "ticket": lambda made: made.register(TOKENS)},
+    (cache, "holds"): {**HASH, "ticket": Fresh(lambda made: made.register(TOKENS))},
     (cache, "block_payload"): HASH,
     (cache, "block_state"): HASH,
     (None, PromptHashes): {"tokens": TOKENS, "hash_block_tokens": 4, "root": b"", "media": ()},
@@ -197,7 +206,7 @@ CALLS = {  # (subject, method): arguments that work
     (None, HitWindow): {"num_requests": 2},
     (HitWindow, "record"): {"num_tokens": 2, "hit_tokens": {"device": 1}},
     (None, HybridCacheManager): {
-        "pool": PagePool(4, 8), "hash_block_tokens": 4, "physical_block_tokens": 8,
+        "pool": Fresh(lambda _: PagePool(4, 8)), "hash_block_tokens": 4, "physical_block_tokens": 8,
         "num_kda_groups": 1, "pages_per_state": 1, "retention": RULE, "dropped_blocks": 0,
         "enable_caching": True, "cascade": False, "record_events": False,
         "host": HostTier(9, 1, 1, 1), "window_requests": 5, "copy": print,
@@ -261,7 +270,7 @@ def bind(call):
     make, target = call
     subject = None if make is None else make()
     arguments = {
-        name: value(subject) if name == "ticket" else value
+        name: value.make(subject) if isinstance(value, Fresh) else value
         for name, value in CALLS[call].items()
     }
     return subject, getattr(subject, target) if make else target, arguments

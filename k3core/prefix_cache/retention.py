@@ -38,6 +38,7 @@ def replay_boundary(num_tokens: int, hash_block_tokens: int = 512, dropped_block
 
 def dense_boundaries(num_tokens: int, hash_block_tokens: int = 512) -> tuple[int, ...]:
     """Every block boundary up to ``num_tokens``."""
+    require_count("hash_block_tokens", hash_block_tokens, 1)
     return every_boundaries(num_tokens, hash_block_tokens, hash_block_tokens)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Unpack
 
 import pandas as pd
 import torch
 
 from k3core.errors import require_count
-from k3core.studies.paged_cache.sizes import num_different, request_sizes
+from k3core.studies.paged_cache.sizes import SizeOptions, num_different, request_sizes
 
 STAGES = ("alone", "forked", "fork_writes", "first_writes", "first_ends")
 WRITTEN = 8  # rows that each side adds after the fork
@@ -40,26 +41,22 @@ class ForkStudy:
 
 
 def fork(
-    model: str = "kimi-k3",
-    tp: int = 8,
-    state_dtype: str = "float32",
-    mla_dtype: str = "float8",
-    heads: int = 12,
-    dk: int = 128,
-    dv: int = 128,
-    tokens_per_page: int = 512,
     num_tokens: int = 1300,
+    **options: Unpack[SizeOptions],
 ) -> ForkStudy:
     """Fork a request of ``num_tokens`` rows; the fork writes first, then the request itself.
 
     The last page is only partly filled and has two readers, so whoever writes first copies it.
 
+    Args:
+        options: sizes, as in ``request_sizes``.
+
     Raises:
         K3Error: a size is out of range.
     """
-    sizes = request_sizes(model, tp, state_dtype, mla_dtype, heads, dk, dv, tokens_per_page)
+    sizes = request_sizes(**options)
     require_count("num_tokens", num_tokens, 1)
-    needed = -(-num_tokens // tokens_per_page)
+    needed = -(-num_tokens // sizes.tokens_per_page)
     pool = sizes.pool(2 * needed + 4)
     first, second = sizes.cache(pool), sizes.cache(pool)
     rows = sizes.rows(num_tokens, seed=3)

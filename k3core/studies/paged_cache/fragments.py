@@ -10,13 +10,14 @@ the table of states is full, which no bytes help.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Unpack
 
 import pandas as pd
 
 from k3core.errors import require, require_count
 from k3core.paged_cache.pool import PagePool
 from k3core.paged_cache.stats import PageKind
-from k3core.studies.paged_cache.sizes import request_sizes
+from k3core.studies.paged_cache.sizes import SizeOptions, request_sizes
 
 NUM_LONG = 3  # requests of the first wave; all but one end before the second wave
 GROWTH = 16  # pages that a running request adds per step
@@ -131,16 +132,10 @@ class _Paged:
 
 
 def fragments(
-    model: str = "kimi-k3",
-    tp: int = 8,
-    state_dtype: str = "float32",
-    mla_dtype: str = "float8",
-    heads: int = 12,
-    dk: int = 128,
-    dv: int = 128,
     num_states: int = 16,
     burst: int = 6,
     num_ids: int = 32,
+    **options: Unpack[SizeOptions],
 ) -> FragmentStudy:
     """Two waves of requests: three long ones whose rows interleave, then ``burst`` short ones.
 
@@ -150,11 +145,12 @@ def fragments(
         num_states: the buffer holds this many states and no rows.
         burst: short requests that arrive together.
         num_ids: entries of the table of states.
+        options: sizes, as in ``request_sizes``; the page size follows from them.
 
     Raises:
         K3Error: a size is out of range, or fewer states fit than the first wave needs.
     """
-    sizes = request_sizes(model, tp, state_dtype, mla_dtype, heads, dk, dv)
+    sizes = request_sizes(**options)
     for name, value in {"burst": burst, "num_ids": num_ids, "num_states": num_states}.items():
         require_count(name, value, 1)
     require(num_states > NUM_LONG, f"num_states={num_states} must be more than {NUM_LONG}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Unpack
 
 import pandas as pd
 
 from k3core.errors import K3Error, require_count
 from k3core.paged_cache.pool import PagePool
 from k3core.studies.paged_cache.run import pages_for
-from k3core.studies.paged_cache.sizes import RequestSizes, request_sizes
+from k3core.studies.paged_cache.sizes import RequestSizes, SizeOptions, request_sizes
 from k3core.studies.paged_cache.watched import KIND_CODES
 from k3core.units import count_text
 
@@ -46,24 +47,20 @@ class LengthStudy:
 
 
 def lengths(
-    model: str = "kimi-k3",
-    tp: int = 8,
-    state_dtype: str = "float32",
-    mla_dtype: str = "float8",
-    heads: int = 12,
-    dk: int = 128,
-    dv: int = 128,
-    tokens_per_page: int = 512,
     kda_layers: int = 3,
     pool_pages: int = 48,
     seq_len: int = 4096,
+    **options: Unpack[SizeOptions],
 ) -> LengthStudy:
     """Count pages with the real cache, from one token to a million.
+
+    Args:
+        options: sizes, as in ``request_sizes``.
 
     Raises:
         K3Error: a size is out of range, or one request does not fit into ``pool_pages``.
     """
-    sizes = request_sizes(model, tp, state_dtype, mla_dtype, heads, dk, dv, tokens_per_page)
+    sizes = request_sizes(**options)
     for name, value in {"kda_layers": kda_layers, "pool_pages": pool_pages}.items():
         require_count(name, value, 1)
     seq_len = require_count("seq_len", seq_len, 1)
@@ -73,7 +70,7 @@ def lengths(
         "request": (sizes.memory.model.num_mla_layers, sizes.memory.model.num_kda_layers),
     }
     rows = []
-    counted = _count_mla_pages(sizes, sorted({*_drawn_lengths(tokens_per_page), seq_len}))
+    counted = _count_mla_pages(sizes, sorted({*_drawn_lengths(sizes.tokens_per_page), seq_len}))
     for scope, (mla_layers, kda_layers_all) in model_layers.items():
         for length, pages in counted.items():
             rows.append((scope, length, "mla", pages * mla_layers))

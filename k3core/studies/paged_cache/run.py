@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Unpack
 
 import pandas as pd
 import torch
@@ -11,19 +12,19 @@ import torch
 from k3core.errors import K3Error, require, require_count
 from k3core.paged_cache import LayerState, PagedCache
 from k3core.paged_cache.stats import PageKind
+from k3core.studies.paged_cache.history import PageHistory
 from k3core.studies.paged_cache.sizes import (
     RequestSizes,
+    SizeOptions,
     num_different,
     request_sizes,
 )
-from k3core.studies.paged_cache.watched import KIND_CODES, UnscrubbedPool, WatchedPool
+from k3core.studies.paged_cache.watched import UnscrubbedPool, WatchedPool
 
 CHUNK_TOKENS = 512  # tokens that a running request adds per step
 ARRIVAL_GAP = 3  # steps between two arrivals
 IDLE_STEPS = 2  # steps shown after the last request
-SHOWN_ORDER = 64  # pages of the free list that are kept after each step
-ORDER_COLUMNS = ["step", "place_in_line", "page", "kind", "owner", "part", "holds"]
-EVICTION_COLUMNS = ["number", "step", "page", "kind", "owner", "part", "depth"]
+REQUEST_COLUMNS = ["request", "arrival", "start", "stop", "tokens", "pages"]
 LENGTHS = (1.0, 0.75, 0.5, 1.0, 0.25, 0.75, 1.0, 0.5)  # of the sequence length, by request
 
 
@@ -119,20 +120,13 @@ def pages_for(sizes: RequestSizes, kda_layers: int, seq_len: int) -> int:
 
 
 def run_pool(
-    model: str = "kimi-k3",
-    tp: int = 8,
-    state_dtype: str = "float32",
-    mla_dtype: str = "float8",
-    heads: int = 12,
-    dk: int = 128,
-    dv: int = 128,
-    tokens_per_page: int = 512,
     kda_layers: int = 3,
     pool_pages: int = 48,
     num_requests: int = 6,
     seq_len: int = 4096,
     keep: str = "cached",
     scrub: bool = True,
+    **options: Unpack[SizeOptions],
 ) -> PoolRun:
     """Serve ``num_requests`` requests, one MLA layer and ``kda_layers`` KDA layers each.
 
@@ -142,10 +136,13 @@ def run_pool(
     cached (``keep="cached"``) or are dropped (``keep="dropped"``). Rows and states are read back
     at the end and compared bit for bit.
 
+    Args:
+        options: sizes, as in ``request_sizes``.
+
     Raises:
         K3Error: a size is out of range, or the longest request does not fit into the pool.
     """
-    sizes = request_sizes(model, tp, state_dtype, mla_dtype, heads, dk, dv, tokens_per_page)
+    sizes = request_sizes(**options)
     for name, value in {
         "kda_layers": kda_layers,
         "pool_pages": pool_pages,
@@ -163,7 +160,8 @@ def run_pool(
             f"pages, larger pages, fewer KDA layers or a shorter sequence"
         )
     make: type[WatchedPool] = WatchedPool if scrub else UnscrubbedPool
-    dtypes = {PageKind.MLA_KV: mla_dtype, PageKind.KDA_STATE: state_dtype}
+    memory = sizes.memory
+    dtypes = {PageKind.MLA_KV: memory.mla_dtype, PageKind.KDA_STATE: memory.state_dtype}
     pool = make(pool_pages, sizes.page_bytes, dtypes)
     requests = []
     for index in range(num_requests):
@@ -184,18 +182,12 @@ def run_pool(
 class _Run:
     def __init__(self, sizes: RequestSizes, pool: WatchedPool, kda_layers: int, keep: str) -> None:
         self.sizes, self.pool, self.kda_layers, self.keep = sizes, pool, kda_layers, keep
-        pool.on_evict = self.note_evicted
+        self.history = PageHistory(sizes, pool)
         self.rows = sizes.rows(CHUNK_TOKENS + 64, seed=1)
         self.last_state = LayerState(*sizes.state(seed=2))
         self.fresh_state = LayerState(*(torch.zeros_like(part) for part in sizes.state()))
         self.bytes_written = 0
         self.num_wrong = 0
-        self.content: dict[int, dict[str, object]] = {}  # page -> owner and what it holds
-        self.orders: list[dict[str, object]] = []
-        self.evictions: list[dict[str, object]] = []
-        self.stays: list[dict[str, object]] = []
-        self.open: dict[int, dict[str, object]] = {}
-        self.by_step: list[dict[str, int]] = []
 
     def serve(self, requests: Sequence[_Request]) -> int:
         """Run until every request has ended; returns the number of steps."""
@@ -215,10 +207,10 @@ class _Run:
                 self.store(running[-1], self.fresh_state)
             for request in running:
                 self.extend(request)
-            self.record(step, running)
+            self.history.record(step, {one.name: one.cache for one in running})
             idle = 0 if waiting or running else idle + 1
             step += 1
-        self.close(range(self.pool.num_pages), step)
+        self.history.close(range(self.pool.num_pages), step)
         self.pool.check()
         return step
 
@@ -251,174 +243,31 @@ class _Run:
                 if part is not None:
                     self.num_wrong += num_different(back, part)
         request.states.clear()
-        pages = self.note_content(request)
+        pages = self.history.note_content(request.name, cache)
         if self.keep == "cached":
             self.pool.publish(pages)
         cache.release()
 
-    def note_content(self, request: _Request) -> list[int]:
-        """Remember what each page of ``request`` holds; returns its pages."""
-        sizes, content = self.sizes, dict[int, dict[str, object]]()
-        for index, (page, filled) in enumerate(request.cache.mla_pages):
-            first = index * sizes.tokens_per_page
-            content[page] = {
-                "owner": request.name,
-                "holds": f"{first:,}..{first + filled - 1:,}",
-                "bytes": filled * sizes.row_bytes,
-                "depth": first + filled,
-                "part": f"{request.name}{index + 1}",
-            }
-        for layer, pages in request.cache.kda_pages.items():
-            for index, page in enumerate(pages):
-                rest = sizes.kda_bytes - index * sizes.page_bytes
-                content[page] = {
-                    "owner": request.name,
-                    "holds": f"{layer + 1}.{index + 1}",
-                    "bytes": min(rest, sizes.page_bytes),
-                    "depth": request.cache.num_tokens,
-                    "part": f"{request.name}·{layer + 1}",
-                }
-        self.content.update(content)
-        return list(content)
-
-    def record(self, step: int, running: Sequence[_Request]) -> None:
-        for request in running:
-            self.note_content(request)
-        for page in range(self.pool.num_pages):
-            info = self.pool.page_info(page)
-            place = "owned" if info.num_references else "cached" if info.published else "free"
-            if info.kind is None or place == "free":
-                self.close([page], step)
-                continue
-            content = self.content[page]
-            state = {"place": place, "kind": KIND_CODES[info.kind], "owner": content["owner"]}
-            current = self.open.get(page)
-            if current is not None and any(current[key] != state[key] for key in state):
-                self.close([page], step)
-                current = None
-            if current is None:
-                self.open[page] = current = {"page": page, "start": step, **state}
-            current.update({key: content[key] for key in ("owner", "holds", "bytes")})
-        self.orders += [
-            {"step": step, "place_in_line": place, **self.listed(page)}
-            for place, page in enumerate(self.pool.free_order()[:SHOWN_ORDER])
-        ]
-        stats = self.pool.stats()
-        self.by_step.append(
-            {
-                "step": step,
-                "mla": stats.owned[PageKind.MLA_KV],
-                "kda": stats.owned[PageKind.KDA_STATE],
-                "cached": stats.num_cached,
-                "free": stats.num_free,
-                "running": len(running),
-            }
-        )
-
-    def listed(self, page: int) -> dict[str, object]:
-        """A page on the free list: cached ones say what they still hold."""
-        info = self.pool.page_info(page)
-        if info.kind is None or not info.published:
-            return {"page": page, "kind": "free", "owner": "", "part": "", "holds": ""}
-        content = self.content[page]
-        return {
-            "page": page,
-            "kind": KIND_CODES[info.kind],
-            **{key: content[key] for key in ("owner", "part", "holds")},
-        }
-
-    def note_evicted(self, pages: Sequence[int]) -> None:
-        for page in pages:
-            content = self.content[page]
-            kind = "kda" if "·" in str(content["part"]) else "mla"
-            self.evictions.append(
-                {
-                    "number": len(self.evictions) + 1,
-                    "step": self.pool.step,
-                    "page": page,
-                    "kind": kind,
-                    **{key: content[key] for key in ("owner", "part", "depth")},
-                }
-            )
-
-    def close(self, pages: Sequence[int], step: int) -> None:
-        for page in pages:
-            stay = self.open.pop(page, None)
-            if stay is not None:
-                self.stays.append({**stay, "stop": step})
-
     def result(self, num_steps: int, requests: Sequence[_Request]) -> PoolRun:
         sizes, pool = self.sizes, self.pool
-        stays = pd.DataFrame(self.stays).sort_values(["page", "start"], ignore_index=True)
-        per_layer = -(-sizes.kda_bytes // sizes.page_bytes)
-        retyped = {(step, page): (stale, nan) for step, page, stale, nan in pool.retyped}
-        marks = [
-            {
-                "step": row["step"],
-                "page": row["page"],
-                "mark": "evicted",
-                "stale_bytes": 0,
-                "nan_values": 0,
-            }
-            for row in self.evictions
-        ]
-        marks += [
-            {
-                "step": step,
-                "page": page,
-                "mark": "retyped" if not stale else "leaked",
-                "stale_bytes": stale,
-                "nan_values": nan,
-            }
-            for (step, page), (stale, nan) in retyped.items()
-        ]
-        columns = ["step", "page", "mark", "stale_bytes", "nan_values"]
         served = [
-            {
-                "request": request.name,
-                "arrival": request.arrival,
-                "start": request.start,
-                "stop": request.stop,
-                "tokens": request.num_tokens,
-                "pages": request.num_pages,
-            }
-            for request in requests
+            (one.name, one.arrival, one.start, one.stop, one.num_tokens, one.num_pages)
+            for one in requests
         ]
         return PoolRun(
             tables={
-                "stays": stays,
-                "marks": pd.DataFrame(marks, columns=columns),
-                "owners": _owner_blocks(stays),
-                "by_step": pd.DataFrame(self.by_step),
-                "requests": pd.DataFrame(served),
-                "evictions": pd.DataFrame(self.evictions, columns=EVICTION_COLUMNS),
-                "order": pd.DataFrame(self.orders, columns=ORDER_COLUMNS),
-                "pool": pd.DataFrame({"pages": [pool.num_pages], "steps": [num_steps]}),
+                **self.history.tables(num_steps),
+                "requests": pd.DataFrame(served, columns=REQUEST_COLUMNS),
             },
             sizes=sizes,
             num_pages=pool.num_pages,
             num_steps=num_steps,
             num_kda_layers=self.kda_layers,
-            pages_per_layer=per_layer,
-            num_evicted=len(self.evictions),
+            pages_per_layer=-(-sizes.kda_bytes // sizes.page_bytes),
+            num_evicted=len(self.history.evictions),
             num_retyped=len(pool.retyped),
             stale_bytes=sum(stale for _, _, stale, _ in pool.retyped),
             nan_values=sum(nan for *_, nan in pool.retyped),
             num_wrong=self.num_wrong,
             bytes_written=self.bytes_written,
         )
-
-
-def _owner_blocks(stays: pd.DataFrame) -> pd.DataFrame:
-    """Neighbouring pages with one owner, kind and first step, as one block with its middle."""
-    owned = stays[stays["place"] == "owned"].sort_values(["start", "owner", "kind", "page"])
-    keys = owned[["start", "owner", "kind"]]
-    new_block = (keys != keys.shift()).any(axis=1) | (owned["page"].diff() != 1)
-    blocks = owned.assign(block=new_block.cumsum()).groupby("block")
-    return blocks.agg(
-        owner=("owner", "first"),
-        kind=("kind", "first"),
-        start=("start", "first"),
-        page=("page", "mean"),
-        rows=("page", "size"),
-    ).reset_index(drop=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 import torch
 
@@ -87,6 +88,19 @@ class RequestSizes:
         generator = torch.Generator().manual_seed(seed)
         rows = torch.randn(num_tokens, self.memory.model.mla_latent_dim, generator=generator)
         return rows.to(TORCH_DTYPES[self.memory.mla_dtype])
+
+
+class SizeOptions(TypedDict, total=False):
+    """What decides the sizes; every study of this package takes it, see ``request_sizes``."""
+
+    model: str
+    tp: int
+    state_dtype: str
+    mla_dtype: str
+    heads: int
+    dk: int
+    dv: int
+    tokens_per_page: int
 
 
 def request_sizes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Unpack
 
 import pandas as pd
 import torch
@@ -10,7 +11,7 @@ import torch
 from k3core.errors import require_count
 from k3core.paged_cache.pool import PagePool
 from k3core.paged_cache.stats import PageKind
-from k3core.studies.paged_cache.sizes import TORCH_DTYPES, RequestSizes, request_sizes
+from k3core.studies.paged_cache.sizes import TORCH_DTYPES, RequestSizes, SizeOptions, request_sizes
 from k3core.studies.paged_cache.watched import stale_content
 
 
@@ -40,16 +41,9 @@ class StaleStudy:
 
 
 def stale_bytes(
-    model: str = "kimi-k3",
-    tp: int = 8,
-    state_dtype: str = "float32",
-    mla_dtype: str = "float8",
-    heads: int = 12,
-    dk: int = 128,
-    dv: int = 128,
-    tokens_per_page: int = 512,
     num_written: int = 3,
     shown_rows: int = 48,
+    **options: Unpack[SizeOptions],
 ) -> StaleStudy:
     """A state page becomes an MLA page, and the reverse.
 
@@ -57,12 +51,15 @@ def stale_bytes(
     weight zero on the others, as a masked attention kernel does (vLLM #35138): zero times NaN is
     NaN. In the other a fresh request reads its state before it writes one (vLLM #56524).
 
+    Args:
+        options: sizes, as in ``request_sizes``.
+
     Raises:
         K3Error: a size is out of range.
     """
-    sizes = request_sizes(model, tp, state_dtype, mla_dtype, heads, dk, dv, tokens_per_page)
-    num_written = min(require_count("num_written", num_written, 1), tokens_per_page)
-    shown_rows = min(require_count("shown_rows", shown_rows, 1), tokens_per_page)
+    sizes = request_sizes(**options)
+    num_written = min(require_count("num_written", num_written, 1), sizes.tokens_per_page)
+    shown_rows = min(require_count("shown_rows", shown_rows, 1), sizes.tokens_per_page)
     rows, readers = [], []
     for name, make in (("scrubbed", PagePool), ("unscrubbed", _UnscrubbedPool)):
         page_rows, result = _state_then_rows(sizes, make, num_written)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Unpack
 
 import pandas as pd
 import torch
@@ -13,6 +14,7 @@ from k3core.paged_cache.pool import PagePool
 from k3core.studies.paged_cache.sizes import (
     TORCH_DTYPES,
     RequestSizes,
+    SizeOptions,
     max_difference,
     num_different,
     request_sizes,
@@ -50,33 +52,30 @@ class PagingStudy:
 
 
 def paging(
-    model: str = "kimi-k3",
-    tp: int = 8,
-    state_dtype: str = "float32",
-    mla_dtype: str = "float8",
-    heads: int = 12,
-    dk: int = 128,
-    dv: int = 128,
-    tokens_per_page: int = 512,
     num_tokens: int = 600,
     to_tp: int = 4,
+    **options: Unpack[SizeOptions],
 ) -> PagingStudy:
     """Append ``num_tokens`` rows for real; move a state from ``tp`` to ``to_tp`` ranks.
+
+    Args:
+        options: sizes, as in ``request_sizes``.
 
     Raises:
         K3Error: a size is out of range, or ``to_tp`` does not divide all heads.
     """
-    sizes = request_sizes(model, tp, state_dtype, mla_dtype, heads, dk, dv, tokens_per_page)
+    sizes = request_sizes(**options)
     num_tokens, to_tp = require_count("num_tokens", num_tokens, 1), require_count("to_tp", to_tp, 1)
-    all_heads = heads * tp
+    model, tp = sizes.memory.model, sizes.memory.tp
+    all_heads, dk, dv = model.num_heads, model.dk, model.dv
     require(all_heads % to_tp == 0, f"to_tp={to_tp} does not divide the {all_heads} heads")
-    pool = sizes.pool(-(-num_tokens // tokens_per_page))
+    pool = sizes.pool(-(-num_tokens // sizes.tokens_per_page))
     cache = sizes.cache(pool)
     rows = sizes.rows(num_tokens)
     cache.append_mla(num_tokens, rows)
     fill = pd.DataFrame(cache.mla_pages, columns=["page", "tokens"])
-    fill["capacity"] = tokens_per_page
-    fill["text"] = [f"{tokens:,} / {tokens_per_page:,}" for tokens in fill["tokens"]]
+    fill["capacity"] = sizes.tokens_per_page
+    fill["text"] = [f"{tokens:,} / {sizes.tokens_per_page:,}" for tokens in fill["tokens"]]
 
     ranks = [sizes.state(seed=rank)[0] for rank in range(tp)]
     flat = torch.cat([pack_heads(rank) for rank in ranks])
@@ -93,16 +92,12 @@ def paging(
     resharded = torch.cat(moved, dim=1)
     different = num_different(whole, expected) + num_different(resharded, expected)
     worst = max(max_difference(whole, expected), max_difference(resharded, expected))
-    verdict, verdict_kind = (
-        ("roundtrip_pass", "accepted") if different == 0 else ("roundtrip_fail", "rejected")
-    )
     flow = [
         ("state_shape", f"{tp} · ({shape_text(ranks[0].shape)})", "kda"),
         ("packed", f"({shape_text(flat.shape)}), {bytes_text(flat.nbytes)}", "neutral"),
         ("cut", f"{to_tp} · ({shape_text(moved[0].shape)})", "kda"),
         ("back", f"({shape_text(whole.shape)})", "kda"),
-        ("elements_different", f"{different}", verdict_kind),
-        (verdict, f"max|Δ| = {error_text(worst)}", verdict_kind),
+        *_verdict(different, worst),
     ]
     return PagingStudy(
         tables={
@@ -154,22 +149,16 @@ class StoreStudy:
         return self.padding_bytes / (self.num_bytes + self.padding_bytes)
 
 
-def store(
-    model: str = "kimi-k3",
-    tp: int = 8,
-    state_dtype: str = "float32",
-    mla_dtype: str = "float8",
-    heads: int = 12,
-    dk: int = 128,
-    dv: int = 128,
-    tokens_per_page: int = 512,
-) -> StoreStudy:
+def store(**options: Unpack[SizeOptions]) -> StoreStudy:
     """Store one layer's state and window, read the pages, load the state back.
+
+    Args:
+        options: sizes, as in ``request_sizes``.
 
     Raises:
         K3Error: a size is out of range.
     """
-    sizes = request_sizes(model, tp, state_dtype, mla_dtype, heads, dk, dv, tokens_per_page)
+    sizes = request_sizes(**options)
     state, window = sizes.state()
     pool = sizes.pool(-(-sizes.kda_bytes // sizes.page_bytes))
     cache = sizes.cache(pool)
@@ -180,9 +169,6 @@ def store(
     tail = pool.page_bytes_view(pages[-1])[sizes.page_bytes - padding :]
     different = num_different(loaded.recurrent, state) + num_different(loaded.conv_window, window)
     worst = max_difference(loaded.recurrent, state)
-    verdict, verdict_kind = (
-        ("roundtrip_pass", "accepted") if different == 0 else ("roundtrip_fail", "rejected")
-    )
     packed = pack_heads(state)
     store_steps = [
         ("state_shape", f"({shape_text(state.shape)}), {bytes_text(state.nbytes)}", "kda"),
@@ -195,15 +181,14 @@ def store(
         ("read", f"{len(pages)} · {bytes_text(sizes.page_bytes)}", "mla"),
         ("back", f"({shape_text(loaded.recurrent.shape)})", "kda"),
         ("window_back", f"({shape_text(loaded.conv_window.shape)})", "kda"),
-        ("elements_different", f"{different}", verdict_kind),
-        (verdict, f"max|Δ| = {error_text(worst)}", verdict_kind),
+        *_verdict(different, worst),
     ]
     return StoreStudy(
         tables={
             "pages": _page_table(pages, state.nbytes, window.nbytes, sizes.page_bytes),
             "flow_store": _flow(store_steps),
             "flow_load": _flow(load_steps),
-            "formats": _format_table(heads, dk, dv),
+            "formats": _format_table(sizes),
         },
         sizes=sizes,
         num_pages=len(pages),
@@ -235,10 +220,11 @@ def _page_table(
     return pd.DataFrame(rows, columns=["page", "part", "first", "stop", "bytes"])
 
 
-def _format_table(heads: int, dk: int, dv: int) -> pd.DataFrame:
+def _format_table(sizes: RequestSizes) -> pd.DataFrame:
     """Store and load two sequences in every format."""
     generator = torch.Generator().manual_seed(3)
-    source = torch.randn(CHECKED_BATCH, heads, dk, dv, generator=generator)
+    model, heads = sizes.memory.model, sizes.memory.num_heads
+    source = torch.randn(CHECKED_BATCH, heads, model.dk, model.dv, generator=generator)
     rows = []
     for name, dtype in TORCH_DTYPES.items():
         state = source.to(dtype)
@@ -250,6 +236,15 @@ def _format_table(heads: int, dk: int, dv: int) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=["dtype", "different", "pages", "bytes"])
     table["verdict"] = ["pass" if n == 0 else "fail" for n in table["different"]]
     return table
+
+
+def _verdict(different: int, worst: float) -> list[tuple[str, str, str]]:
+    """The last boxes of a flow: what differs after the way there and back."""
+    verdict, kind = ("roundtrip_fail", "rejected") if different else ("roundtrip_pass", "accepted")
+    return [
+        ("elements_different", f"{different}", kind),
+        (verdict, f"max|Δ| = {error_text(worst)}", kind),
+    ]
 
 
 def _flow(steps: list[tuple[str, str, str]]) -> pd.DataFrame:

@@ -343,8 +343,8 @@ def fig_replay_consistency(tables: Tables) -> dict[str, alt.Chart | alt.LayerCha
         ),
         base.transform_calculate(
             middle="0.5",
-            words="datum.verdict_text + ' · ' + datum.output_steps + ' · max|Δ| = '"
-            " + format(datum.state_error, '.1e')",
+            words="datum.verdict_text + ' · ' + datum.output_steps + ' ' + labels['steps_word']"
+            " + ' · Δ = ' + (datum.state_error == 0 ? '0' : format(datum.state_error, '.1e'))",
         )
         .mark_text(fontWeight="bold")
         .encode(alt.X("middle:Q").scale(domain=[0, 1]), y, alt.Text("words:N")),

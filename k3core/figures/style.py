@@ -37,7 +37,7 @@ _DARK = {
     ACCEPTED: "#1FB98F",
     REJECTED: "#EE7A33",
     FREE: "#3C4048",
-    MIDDLE: "#262B33",
+    MIDDLE: "#2A2A2A",
     GAP: "#14171C",
 }
 _DARK_TEXT = "#E8EAED"

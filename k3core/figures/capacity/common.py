@@ -17,8 +17,7 @@ WINDOW_COLOUR = "#B87A00"
 PARTS = ("state", "conv_window", "reserved_slots", "rollback", "mla", "padding")
 PART_COLOURS = (style.KDA, WINDOW_COLOUR, "#F3D291", style.INPUTS, style.MLA, style.NEUTRAL)
 DARK_TEXT = "#1F2328"
-TOKENS = alt.Scale(type="log", base=2, domain=[512, 2**20], nice=False)
-TOKEN_TICKS = [2**i for i in range(9, 21)]
+TOKEN_TICKS = [2**i for i in range(9, 25)]
 KEEPS = alt.Scale(domain=["states", "records"], range=[style.SNAPSHOT, style.INPUTS])
 
 

@@ -13,7 +13,6 @@ from k3core.figures.capacity.common import (
     PART_COLOURS,
     PARTS,
     TOKEN_TICKS,
-    TOKENS,
     Tables,
     layer,
     power_of_ten_above,
@@ -94,10 +93,11 @@ def main_picture(tables: Tables) -> alt.LayerChart:
     )
     top = power_of_ten_above(highest)
     y_scale = alt.Scale(type="log", domain=[1, top], nice=False)
-    x = alt.X("mean_tokens:Q").scale(TOKENS)
+    end = float(roofs["mean_tokens"].max())
+    x = alt.X("mean_tokens:Q").scale(type="log", base=2, domain=[512, end], nice=False)
     x_axis = x.axis(
         labelExpr=style.COUNT_LABELS,
-        values=TOKEN_TICKS,
+        values=[tokens for tokens in TOKEN_TICKS if tokens <= end],
         title="capacity.axis.mean_tokens",
         grid=False,
         labelOverlap=True,

@@ -218,3 +218,47 @@ def fig_published(tables: Tables) -> Panels:
         .properties(height=110 + 40 * max(len(subjects), 1))
     )
     return {"strip": strip}
+
+
+def fig_printed(tables: Tables) -> Panels:
+    """Printed tokens of one pool against the sequence limit: the memory stays, the number moves.
+
+    Tables: ``lengths`` and ``point`` of ``PrintedStudy``.
+    """
+    table = tables["lengths"]
+    low, high = float(table["limit"].min()), float(table["limit"].max())
+    x_scale = alt.Scale(type="log", base=2, domain=[low, high], nice=False)
+    top = power_of_two_above(float(table["tokens"].max()))
+    x, y = alt.X("limit:Q").scale(x_scale), alt.Y("tokens:Q").scale(domain=[0, top], nice=False)
+    tooltip = [
+        alt.Tooltip("rule_text:N", title="capacity.axis.rule"),
+        alt.Tooltip("limit:Q", format=",", title="capacity.axis.limit"),
+        alt.Tooltip("tokens:Q", format=",", title="capacity.axis.printed_tokens"),
+    ]
+    codes = ["printed_2026", "printed_2025"]
+    lines = (
+        style.labelled(alt.Chart(table), "rule")
+        .mark_line(strokeWidth=2.5)
+        .encode(
+            x.axis(
+                labelExpr=style.COUNT_LABELS,
+                title="capacity.axis.limit",
+                values=[2.0**i for i in range(25) if low <= 2**i <= high],
+                grid=False,
+                labelOverlap=True,
+            ),
+            y.axis(labelExpr=style.COUNT_LABELS, title="capacity.axis.printed_tokens", grid=False),
+            alt.Color("rule:N")
+            .scale(domain=codes, range=[style.MLA, style.NEUTRAL])
+            .legend(style.legend())
+            .title(None),
+            alt.StrokeDash("rule:N").scale(domain=codes, range=[[1, 0], [7, 3]]).legend(None),
+            tooltip=tooltip,
+        )
+    )
+    here = (
+        alt.Chart(tables["point"])
+        .mark_point(filled=True, size=150, opacity=1, color=style.REJECTED)
+        .encode(x, y)
+    )
+    return {"lengths": layer(lines, here).properties(height=280, title="capacity.panel.printed")}

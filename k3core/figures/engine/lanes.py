@@ -214,7 +214,7 @@ def _flags(canvas: _Canvas, flags: pd.DataFrame, saving: pd.DataFrame) -> list[a
     rows = flags.assign(
         top=top + sum(_FLAG) / 2,
         bottom=top + _BAR[1],
-        code="first_token",
+        code="first_token_after",
         note=last.map({True: note, False: "no_note"}),
         count=f"{reused:,} " if reused else "",
         ratio=f" (× {share:.2f})" if reused else "",
@@ -233,7 +233,8 @@ def _flags(canvas: _Canvas, flags: pd.DataFrame, saving: pd.DataFrame) -> list[a
     words = (
         style.labelled(style.labelled(base, "code"), "note")
         .transform_calculate(
-            first="datum.code_text + ' ' + format(datum.at, '.1f')",
+            first=f"({_NARROW} ? labels['first_token_after_short'] : datum.code_text) + ' '"
+            " + format(datum.at, '.1f') + ' ' + labels['reads']",
             words=f"datum.note == 'no_note' || {_NARROW} ? datum.first : "
             "datum.first + ' · ' + datum.count + datum.note_text + datum.ratio",
         )

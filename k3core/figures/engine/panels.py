@@ -225,9 +225,9 @@ def exact_picture(tables: Tables) -> dict[str, Chart]:
         ),
         base.transform_calculate(
             middle="0.5",
-            words="datum.verdict_text + ' · ' + format(datum.different, ',') + ' ≠ / '"
-            " + format(datum.logits, ',') + ' · max|Δ| = '"
-            " + (datum.largest_difference == 0 ? '0' : format(datum.largest_difference, '.1e'))",
+            words="datum.verdict_text + ' · ' + format(datum.different, ',') + ' ' + labels['of']"
+            " + ' ' + format(datum.logits, ',') + (datum.largest_difference == 0 ? ''"
+            " : ' · Δ ≤ ' + format(datum.largest_difference, '.1e'))",
         )
         .mark_text(fontWeight="bold")
         .encode(alt.X("middle:Q").scale(domain=[0, 1]), y, alt.Text("words:N")),

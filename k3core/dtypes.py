@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from k3core.errors import K3Error
+from k3core.errors import K3Error, shown
 
 DTYPE_BYTES: dict[str, int] = {
     "float64": 8,
@@ -19,6 +19,6 @@ def dtype_bytes(name: str) -> int:
     Raises:
         K3Error: ``name`` is not one of ``DTYPE_BYTES``.
     """
-    if name not in DTYPE_BYTES:
-        raise K3Error(f"dtype={name!r} is unknown; allowed: {', '.join(DTYPE_BYTES)}")
+    if not isinstance(name, str) or name not in DTYPE_BYTES:
+        raise K3Error(f"dtype={shown(name)} is unknown; allowed: {', '.join(DTYPE_BYTES)}")
     return DTYPE_BYTES[name]

@@ -7,7 +7,8 @@ import pytest
 
 from k3core.__main__ import main
 from k3core.capacity import published
-from k3core.capacity.planner import plan
+from k3core.capacity.openings import PlanOpening
+from k3core.capacity.planner import Deployment, plan
 from k3core.capacity.published import RECORDS, SUBJECTS, Agreement, Published, subject
 from k3core.capacity.published_pools import recover_gain
 
@@ -68,7 +69,7 @@ def test_inferred_inputs_are_marked():
 def _record(**changes) -> Published:
     row = {
         "code": "1", "source": "vLLM #1", "what": "x", "published": 10.0, "unit": "B",
-        "compute": lambda: 10.0,
+        "opening": PlanOpening(Deployment()), "read": lambda view: 10.0,
     }  # fmt: skip
     return Published(**(row | changes))
 
@@ -77,16 +78,16 @@ def _record(**changes) -> Published:
     ("changes", "verdict"),
     [
         ({}, Agreement.EXACT),
-        ({"compute": lambda: 11.0}, Agreement.UNEXPLAINED),
-        ({"compute": lambda: 9.0}, Agreement.UNEXPLAINED),
-        ({"published": 8.68, "compute": lambda: 8.6792, "digits": 2}, Agreement.ROUNDED),
-        ({"published": 8.68, "compute": lambda: 8.692, "digits": 2}, Agreement.UNEXPLAINED),
-        ({"published": 44.6, "compute": lambda: 44.66, "digits": 1}, Agreement.ROUNDED),
-        ({"published": 82, "compute": lambda: 83.9, "approximate": 0.03}, Agreement.ROUNDED),
-        ({"published": 82, "compute": lambda: 85.0, "approximate": 0.03}, Agreement.UNEXPLAINED),
+        ({"read": lambda view: 11.0}, Agreement.UNEXPLAINED),
+        ({"read": lambda view: 9.0}, Agreement.UNEXPLAINED),
+        ({"published": 8.68, "read": lambda view: 8.6792, "digits": 2}, Agreement.ROUNDED),
+        ({"published": 8.68, "read": lambda view: 8.692, "digits": 2}, Agreement.UNEXPLAINED),
+        ({"published": 44.6, "read": lambda view: 44.66, "digits": 1}, Agreement.ROUNDED),
+        ({"published": 82, "read": lambda view: 83.9, "approximate": 0.03}, Agreement.ROUNDED),
+        ({"published": 82, "read": lambda view: 85.0, "approximate": 0.03}, Agreement.UNEXPLAINED),
         ({"not_unique": "fitted"}, Agreement.NOT_UNIQUE),
-        ({"not_unique": "fitted", "compute": lambda: 12.0}, Agreement.UNEXPLAINED),
-        ({"wrong": "unit", "compute": lambda: 20.0}, Agreement.PUBLISHED_WRONG),
+        ({"not_unique": "fitted", "read": lambda view: 12.0}, Agreement.UNEXPLAINED),
+        ({"wrong": "unit", "read": lambda view: 20.0}, Agreement.PUBLISHED_WRONG),
         ({"wrong": "unit"}, Agreement.UNEXPLAINED),
     ],
 )

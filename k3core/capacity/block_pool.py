@@ -12,10 +12,10 @@ from functools import cached_property
 
 from k3core.capacity import blocks
 from k3core.capacity.blocks import LayerGroups
-from k3core.capacity.memory import RequestMemory
+from k3core.capacity.memory import MAX_COUNT, RequestMemory
 from k3core.capacity.pools import Verdict, capped, require_budget, require_tokens
 from k3core.capacity.rollback import RollbackCost
-from k3core.errors import CapacityError, require
+from k3core.errors import CapacityError, require_count, require_type
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,16 @@ class BlockPool:
     max_running: int = 0
 
     def __post_init__(self) -> None:
+        require_type("cost", self.cost, RollbackCost, CapacityError)
         require_budget(self.budget_bytes)
-        require(self.quantum >= 1, f"quantum={self.quantum} must be at least 1", CapacityError)
+        require_count("quantum", self.quantum, 1, MAX_COUNT, CapacityError)
         for name in ("fixed_block", "state_blocks", "max_running"):
-            value = getattr(self, name)
-            require(value >= 0, f"{name}={value} must be at least 0", CapacityError)
+            require_count(name, getattr(self, name), 0, MAX_COUNT, CapacityError)
 
     @classmethod
     def of_blocks(cls, cost: RollbackCost, num_blocks: int, **rule: int) -> BlockPool:
         """A pool of exactly ``num_blocks`` blocks; ``rule`` as in the constructor."""
+        require_count("num_blocks", num_blocks, 1, None, CapacityError)
         one = cls(cost, 1, **rule)
         return cls(cost, num_blocks * one.block_bytes, **rule)
 
@@ -235,4 +236,6 @@ class BlockPool:
 
 def concurrency_gain(before: BlockPool, after: BlockPool, num_tokens: int) -> float:
     """Relative change of the printed concurrency when one pool rule replaces another."""
+    require_type("before", before, BlockPool, CapacityError)
+    require_type("after", after, BlockPool, CapacityError)
     return after.concurrency(num_tokens) / before.concurrency(num_tokens) - 1

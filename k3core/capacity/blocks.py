@@ -6,8 +6,11 @@ Every function takes and returns whole numbers of tokens or blocks unless it say
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
-from k3core.errors import CapacityError, require
+from k3core.errors import CapacityError, require_count
+
+_count = partial(require_count, error=CapacityError)
 
 
 def aligned_block(page_bytes: int, row_bytes: int, quantum: int) -> int:
@@ -16,24 +19,32 @@ def aligned_block(page_bytes: int, row_bytes: int, quantum: int) -> int:
     vLLM sizes the attention page up to the state page. The quantum is 16 for FlashAttention, 128
     for MLA backends of mid-2026 (64 in 2025) and 512 in the K3 report (5.4.1).
     """
-    require(quantum >= 1, f"quantum={quantum} must be at least 1", CapacityError)
-    require(page_bytes >= 1, f"page_bytes={page_bytes} must be at least 1", CapacityError)
+    _count("quantum", quantum, 1)
+    _count("page_bytes", page_bytes, 1)
+    _count("row_bytes", row_bytes, 1)
     return quantum * -(-page_bytes // (quantum * row_bytes))
 
 
 def page_padding(block_tokens: int, row_bytes: int, page_bytes: int) -> float:
     """Share by which the state page is padded, as vLLM logs it (0.0868 for Kimi K3 at TP8)."""
+    _count("block_tokens", block_tokens, 1)
+    _count("row_bytes", row_bytes, 1)
+    _count("page_bytes", page_bytes, 1)
     return block_tokens * row_bytes / page_bytes - 1
 
 
 def request_blocks(num_tokens: int, block_tokens: int, state_blocks: int) -> int:
     """Blocks of one request: its tokens, rounded up, and a fixed number for its states."""
-    require(num_tokens >= 1, f"num_tokens={num_tokens} must be at least 1", CapacityError)
+    _count("num_tokens", num_tokens, 1)
+    _count("block_tokens", block_tokens, 1)
+    _count("state_blocks", state_blocks)
     return -(-num_tokens // block_tokens) + state_blocks
 
 
 def printed_concurrency(num_blocks: int, blocks_per_request: int) -> float:
     """ "Maximum concurrency" of vLLM's log: a quotient, not a whole number of requests."""
+    _count("num_blocks", num_blocks)
+    _count("blocks_per_request", blocks_per_request, 1)
     return num_blocks / blocks_per_request
 
 
@@ -42,7 +53,8 @@ def printed_tokens(num_blocks: int, blocks_per_request: int, max_model_len: int)
 
     Not a capacity: it moves with ``max_model_len`` although the memory stays (vLLM #51041).
     """
-    return int(num_blocks / blocks_per_request * max_model_len)
+    _count("max_model_len", max_model_len, 1)
+    return int(printed_concurrency(num_blocks, blocks_per_request) * max_model_len)
 
 
 def printed_tokens_2025(num_blocks: int, num_groups: int, block_tokens: int) -> int:
@@ -50,6 +62,9 @@ def printed_tokens_2025(num_blocks: int, num_groups: int, block_tokens: int) -> 
 
     Not a capacity either: a state group holds states, not tokens (vLLM #28228).
     """
+    _count("num_blocks", num_blocks)
+    _count("num_groups", num_groups, 1)
+    _count("block_tokens", block_tokens, 1)
     return num_blocks // num_groups * block_tokens
 
 
@@ -62,6 +77,10 @@ def reusable_tokens(num_blocks: int, running_blocks: int, segment_blocks: int, b
         segment_blocks: blocks that one cached segment of ``block`` tokens takes in all groups.
         block: tokens of a segment.
     """
+    _count("num_blocks", num_blocks)
+    _count("running_blocks", running_blocks)
+    _count("segment_blocks", segment_blocks, 1)
+    _count("block", block, 1)
     return max(num_blocks - running_blocks, 0) // segment_blocks * block
 
 
@@ -71,19 +90,22 @@ def hit_tokens(num_tokens: int, block_tokens: int, dropped_blocks: int = 0) -> i
     At least one token is recomputed, so a prompt of exactly k blocks reuses k - 1; a drafter makes
     some engines drop the last matched block (vLLM #52244, #53504).
     """
-    require(block_tokens >= 1, f"block_tokens={block_tokens} must be at least 1", CapacityError)
+    _count("num_tokens", num_tokens)
+    _count("block_tokens", block_tokens, 1)
+    _count("dropped_blocks", dropped_blocks)
     return max((num_tokens - 1) // block_tokens - dropped_blocks, 0) * block_tokens
 
 
 def aligned_tokens(num_tokens: int, block_tokens: int) -> int:
     """Tokens up to the last block boundary: where a chunk of a prefill ends (vLLM, Infera #98)."""
-    require(block_tokens >= 1, f"block_tokens={block_tokens} must be at least 1", CapacityError)
+    _count("num_tokens", num_tokens)
+    _count("block_tokens", block_tokens, 1)
     return num_tokens // block_tokens * block_tokens
 
 
 def reused_tokens(num_hits: int, tokens_per_hit: int) -> int:
     """Tokens that equal hits spare together."""
-    return num_hits * tokens_per_hit
+    return _count("num_hits", num_hits) * _count("tokens_per_hit", tokens_per_hit)
 
 
 @dataclass(frozen=True)
@@ -100,6 +122,10 @@ class LayerGroups:
 
     num_attention: int
     num_state: int
+
+    def __post_init__(self) -> None:
+        _count("num_attention", self.num_attention, 1)
+        _count("num_state", self.num_state, 1)
 
     @property
     def width(self) -> int:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from k3core.errors import CapacityError, require
+from k3core.errors import CapacityError, require, require_type
 
 MAX_LOG_CHARS = 5_000_000
 
@@ -113,6 +113,7 @@ def read_log(text: str) -> BootLog:
     Raises:
         CapacityError: the text is too long.
     """
+    require_type("text", text, str, CapacityError)
     require(
         len(text) <= MAX_LOG_CHARS,
         f"the log has {len(text)} characters; at most {MAX_LOG_CHARS} are read",

@@ -28,6 +28,8 @@ HARMLESS = frozenset(
     residual_in_fp32 num_logits_to_keep use_mamba_kernels mamba_dt_rank mamba_num_groups
     hc_mult hc_eps hc_sinkhorn_iters swiglu_limit mlp_layer_types ep_size router_dtype
     num_key_value_heads head_dim full_attention_interval mtp_use_dedicated_embeddings
+    index_n_heads index_topk index_kpool_compress index_kpool_always_select_tail indexer_types
+    indexer_rope_interleave index_share_for_mtp_iteration moe_router_dtype mhc num_mtp_layers
     name_or_path _name_or_path language_model_only bias num_token_types tokenizer_class
     """.split()  # noqa: SIM905
 )

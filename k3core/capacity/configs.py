@@ -336,6 +336,7 @@ def _finish(
 ) -> ParsedConfig:
     require(sizes["mla_layer_ids"], "the config has no attention layer: no cache", ConfigError)
     notes = []
+    indexer = fields.size("index_head_dim", 0, low=0)
     drafter = sum(
         fields.size(name, 0, low=0)
         for name in ("num_nextn_predict_layers", "mtp_num_hidden_layers")
@@ -343,7 +344,7 @@ def _finish(
     )
     if drafter:
         notes.append("drafter-layers")
-    if any(name.startswith("index_") for name in fields.values):
+    if indexer:
         notes.append("indexer-keys")
     state_dtype = str(fields.get("mamba_ssm_dtype") or fields.get("mamba_ssm_cache_dtype") or "")
     if state_dtype:
@@ -357,6 +358,8 @@ def _finish(
         num_mla_heads=fields.size("num_attention_heads", 1),
         max_context_len=fields.size("max_position_embeddings", 0, low=0) or None,
         source="a config.json given by the reader",
+        indexer_dim=indexer,
+        indexer_pool=fields.size("index_kpool", 1),
         **sizes,
     )
     unknown = [n for n in fields.values if n not in fields.used and n not in HARMLESS]

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from k3core.capacity.blocks import hit_tokens
-from k3core.errors import CapacityError, require
+from k3core.errors import CapacityError, require, require_count, require_type
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,8 @@ class GridUnit:
     tokens: int
 
     def __post_init__(self) -> None:
-        require(self.tokens >= 1, f"{self.code}={self.tokens} must be at least 1", CapacityError)
+        require_type("code", self.code, str, CapacityError)
+        require_count(self.code, self.tokens, 1, None, CapacityError)
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,11 @@ class TokenGrid:
     dropped_blocks: int = 0
 
     def __post_init__(self) -> None:
+        require_type("units", self.units, tuple, CapacityError)
         require(bool(self.units), "units=() must name at least one unit", CapacityError)
-        require(
-            self.dropped_blocks >= 0,
-            f"dropped_blocks={self.dropped_blocks} must be at least 0",
-            CapacityError,
-        )
+        for unit in self.units:
+            require_type("each of units", unit, GridUnit, CapacityError)
+        require_count("dropped_blocks", self.dropped_blocks, 0, None, CapacityError)
 
     @property
     def effective(self) -> int:
@@ -90,11 +90,8 @@ def serving_grid(
         retention_tokens: checkpoints are kept at multiples of this; 0 keeps each block's.
         dropped_blocks: boundaries that a drafter gives up.
     """
-    require(
-        context_parallel >= 1,
-        f"context_parallel={context_parallel} must be at least 1",
-        CapacityError,
-    )
+    require_count("context_parallel", context_parallel, 1, None, CapacityError)
+    require_count("retention_tokens", retention_tokens, 0, None, CapacityError)
     units = [GridUnit("hash", hash_tokens), GridUnit("physical", block_tokens)]
     if context_parallel > 1:
         units.append(GridUnit("context-parallel", context_parallel * block_tokens))

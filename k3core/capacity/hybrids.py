@@ -1,59 +1,14 @@
-"""Hybrid models that the planner compares with Kimi K3: more KDA models, Gated DeltaNet, Mamba-2.
+"""Hybrid models that the planner compares with Kimi K3: Gated DeltaNet and Mamba-2.
 
-Their growing cache is an MLA latent (Ling) or grouped-query keys and values (the others), which
-ranks share until each holds one KV head.
+Their growing cache are grouped-query keys and values, which ranks share until each holds one KV
+head.
 """
 
 from __future__ import annotations
 
-from k3core.capacity.lab_stack import LAB_STACK
 from k3core.capacity.model import ModelPreset
 
 _AIC = "as carried by ai-dynamo/aiconfigurator model_configs"
-
-LING_3_FLASH = ModelPreset(
-    code="ling-3.0-flash",
-    title="Ling-3.0-flash",
-    num_kda_layers=35,
-    mla_layer_ids=tuple(range(6, 43, 6)),
-    num_heads=32,
-    dk=128,
-    dv=128,
-    conv_width=4,
-    mla_latent_dim=512 + 64,
-    mla_dtype="bfloat16",
-    hidden_size=2560,
-    num_mla_heads=32,
-    gate_low_rank_dim=32 * 128,
-    source="inclusionAI/Ling-3.0-flash config.json (layer_group_size 6 of 42 layers); "
-    "AtomicBot-ai/atomic-llama-cpp-turboquant #63",
-    total_params=124e9,
-    active_params=5.1e9,
-    max_context_len=262_144,
-    note="the decay gate is of full rank: its input is as wide as the keys",
-)
-
-LING_3_TINY = ModelPreset(
-    code="ling-3.0-tiny",
-    title="Ling-3.0-tiny",
-    num_kda_layers=18,
-    mla_layer_ids=tuple(range(4, 25, 4)),
-    num_heads=16,
-    dk=128,
-    dv=128,
-    conv_width=4,
-    mla_latent_dim=512 + 64,
-    mla_dtype="bfloat16",
-    hidden_size=1536,
-    num_mla_heads=16,
-    gate_low_rank_dim=16 * 128,
-    source="inclusionAI/Ling-3.0-tiny config.json (layer_group_size 4 of 24 layers); "
-    "raullenchai/Rapid-MLX #1817",
-    total_params=7.9e9,
-    active_params=1.3e9,
-    max_context_len=131_072,
-    note="the decay gate is of full rank: its input is as wide as the keys",
-)
 
 
 def _gated_deltanet(
@@ -112,6 +67,11 @@ _QWEN = tuple(
         (
             "qwen3.5-27b", "Qwen3.5-27B", 64, 48, 5120, 24, 4,
             f"Qwen/Qwen3.5-27B config.json, {_AIC}", 27e9, 27e9,
+        ),
+        (
+            "qwen3.5-4b", "Qwen3.5-4B", 32, 32, 2560, 16, 4,
+            "Qwen/Qwen3.5-4B: a state page of 2,146,304 B and rows of 4,096 B in vLLM #40696; "
+            "24 GDN layers of 32 heads in a llama.cpp log", 4e9, 4e9,
         ),
         (
             "qwen3-next", "Qwen3-Next-80B-A3B", 48, 32, 2048, 16, 2,
@@ -196,6 +156,5 @@ _NEMOTRON = tuple(
     )
 )  # fmt: skip
 
-HYBRIDS: dict[str, ModelPreset] = {
-    preset.code: preset for preset in (LING_3_FLASH, LING_3_TINY, *_QWEN, *_NEMOTRON, LAB_STACK)
-}
+HYBRIDS: tuple[ModelPreset, ...] = (*_QWEN, *_NEMOTRON)
+QWEN3_5_27B = next(preset for preset in _QWEN if preset.code == "qwen3.5-27b")

@@ -18,6 +18,7 @@ from k3core.capacity.model import ModelPreset
 from k3core.capacity.planner import Deployment
 from k3core.capacity.pools import GIB
 from k3core.capacity.rollback import rollback_cost
+from k3core.errors import CapacityError, require_type
 
 MAX_DRAFTS = 15
 _MAX_STATE_BLOCKS = 64
@@ -57,6 +58,7 @@ def solve(
     Raises:
         CapacityError: ``tp`` does not divide the heads.
     """
+    require_type("log", log, BootLog, CapacityError)
     memory = RequestMemory(model, tp, state_dtype, mla_dtype=mla_dtype)
     if log.engine == "vllm":
         return _VLLM(log, memory).solve()

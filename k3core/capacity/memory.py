@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from k3core.capacity.blocks import aligned_block
 from k3core.capacity.model import ModelPreset
 from k3core.dtypes import dtype_bytes
-from k3core.errors import CapacityError, require
+from k3core.errors import CapacityError, require_count, require_type
+
+INDEXER_SCALE_BYTES = 4
+MAX_COUNT = 2**31
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class RequestMemory:
 
     Raises:
         CapacityError: the degree does not divide the heads, or ``draft_len`` or
-            ``drafter_layers`` is negative.
+            ``drafter_layers`` is no whole number of at least 0.
         K3Error: a dtype is unknown.
     """
 
@@ -47,14 +50,14 @@ class RequestMemory:
     drafter_dtype: str = ""
 
     def __post_init__(self) -> None:
+        require_type("model", self.model, ModelPreset, CapacityError)
         if not self.mla_dtype:
             object.__setattr__(self, "mla_dtype", self.model.mla_dtype)
         if not self.drafter_dtype:
             object.__setattr__(self, "drafter_dtype", self.mla_dtype)
         self.model.heads_per_rank(self.tp)
         for name in ("draft_len", "drafter_layers"):
-            value = getattr(self, name)
-            require(value >= 0, f"{name}={value} must be at least 0", CapacityError)
+            require_count(name, getattr(self, name), 0, MAX_COUNT, CapacityError)
         for name in (self.state_dtype, self.conv_dtype, self.mla_dtype, self.drafter_dtype):
             dtype_bytes(name)
 
@@ -97,8 +100,8 @@ class RequestMemory:
 
     def slot_bytes(self, num_slots: int) -> int:
         """Whole slots of a state pool, state and window of all KDA layers each."""
-        require(num_slots >= 0, f"num_slots={num_slots} must be at least 0", CapacityError)
-        return num_slots * self.state_bytes_per_request
+        count = require_count("num_slots", num_slots, 0, None, CapacityError)
+        return count * self.state_bytes_per_request
 
     @property
     def recurrent_bytes_per_request(self) -> int:
@@ -168,8 +171,22 @@ class RequestMemory:
 
     def kv_bytes(self, num_tokens: int) -> int:
         """MLA cache of a request with ``num_tokens`` tokens."""
-        require(num_tokens >= 0, f"num_tokens={num_tokens} must be at least 0", CapacityError)
-        return num_tokens * self.cache_bytes_per_token
+        count = require_count("num_tokens", num_tokens, 0, None, CapacityError)
+        return count * self.cache_bytes_per_token
+
+    @property
+    def indexer_key_bytes(self) -> int:
+        """One indexer key: fp8 numbers and an fp32 scale, as vLLM and SGLang keep it."""
+        dim = self.model.indexer_dim
+        return dim + INDEXER_SCALE_BYTES if dim else 0
+
+    @property
+    def indexer_bytes_per_token(self) -> float:
+        """Indexer keys of one token over the attention layers, each rank a whole copy.
+
+        They lie in pools of their own beside the cache and are no part of its bytes.
+        """
+        return self.model.num_mla_layers * self.indexer_key_bytes / self.model.indexer_pool
 
     def transfer_bytes(self, num_tokens: int, latent_copies: int = 1) -> int:
         """What a prefill cluster sends to decode for one request, all ranks together.
@@ -178,13 +195,13 @@ class RequestMemory:
         rank: one copy does when the receivers share it, ``tp`` copies when each pulls its own.
         A grouped-query cache is sharded like the states.
         """
-        require(latent_copies >= 1, f"latent_copies={latent_copies} must be at least 1")
+        require_count("latent_copies", latent_copies, 1, None, CapacityError)
         copies = latent_copies if self.model.is_mla else self.tp
         return self.tp * self.state_bytes_per_request + copies * self.kv_bytes(num_tokens)
 
     def checkpoint_share(self, interval: int) -> float:
         """Share of the cache that checkpoints take at one per ``interval`` tokens, in (0, 1)."""
-        require(interval >= 1, f"interval={interval} must be at least 1 token", CapacityError)
+        require_count("interval", interval, 1, None, CapacityError)
         state = self.state_bytes_per_request
         return state / (state + interval * self.mla_bytes_per_token)
 

@@ -17,9 +17,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from k3core.errors import CapacityError, require
+from k3core.errors import CapacityError, require, require_count, require_type, shown
 
+MAX_SIZE = 2**31
 _COMMON_TPS = (1, 2, 4, 8, 16)
+_SIZES = (
+    "num_kda_layers", "num_heads", "dk", "dv", "conv_width", "mla_latent_dim", "hidden_size",
+    "num_mla_heads", "gate_low_rank_dim", "indexer_pool",
+)  # fmt: skip
 KIND_NAMES = {"kda": "KDA", "gdn": "GDN value", "mamba2": "Mamba-2"}
 
 
@@ -52,9 +57,13 @@ class ModelPreset:
         num_kv_heads: KV heads of a grouped-query cache, which ranks share; 0: an MLA latent,
             which every rank keeps whole.
         other_layer_ids: 1-based indices of layers that cache nothing (MoE or MLP of their own).
+        indexer_dim: numbers of a key that a sparse-attention indexer keeps per attention layer; 0
+            without an indexer.
+        indexer_pool: tokens that share one such key.
 
     Raises:
-        CapacityError: a size is below 1, or an index is out of range or named twice.
+        CapacityError: a size is no whole number of at least 1, or an index is out of range or
+            named twice.
     """
 
     code: str
@@ -79,21 +88,34 @@ class ModelPreset:
     num_key_heads: int = 0
     num_kv_heads: int = 0
     other_layer_ids: tuple[int, ...] = ()
+    indexer_dim: int = 0
+    indexer_pool: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("num_kda_layers", "num_heads", "dk", "dv", "conv_width", "mla_latent_dim"):
-            value = getattr(self, name)
-            require(value >= 1, f"{name}={value} must be at least 1", CapacityError)
+        for name in _SIZES:
+            require_count(name, getattr(self, name), 1, MAX_SIZE, CapacityError)
+        for name in ("num_key_heads", "num_kv_heads", "indexer_dim"):
+            require_count(name, getattr(self, name), 0, MAX_SIZE, CapacityError)
         require(
             self.kind in KIND_NAMES,
             f"kind={self.kind!r} is unknown; allowed: {', '.join(KIND_NAMES)}",
             CapacityError,
         )
+        for name in ("mla_layer_ids", "other_layer_ids"):
+            require_type(name, getattr(self, name), tuple, CapacityError)
         ids = self.mla_layer_ids + self.other_layer_ids
+        for index in ids:
+            require_count(
+                "each of mla_layer_ids and other_layer_ids",
+                index,
+                1,
+                self.num_layers,
+                CapacityError,
+            )
         require(
-            all(1 <= i <= self.num_layers for i in ids) and len(set(ids)) == len(ids),
-            f"mla_layer_ids={self.mla_layer_ids} and other_layer_ids={self.other_layer_ids} must "
-            f"be distinct 1-based indices up to {self.num_layers}",
+            len(set(ids)) == len(ids),
+            f"mla_layer_ids={self.mla_layer_ids} and other_layer_ids={self.other_layer_ids} name "
+            "an index twice",
             CapacityError,
         )
 
@@ -130,8 +152,13 @@ class ModelPreset:
         """Tensor-parallel degrees in common use that divide the heads."""
         return tuple(tp for tp in _COMMON_TPS if tp <= self.num_heads and self._allows(tp))
 
+    @property
+    def default_tp(self) -> int:
+        """Eight ranks where the heads allow it, as Kimi K3 is served."""
+        return 8 if 8 in self.valid_tps else max(self.valid_tps)
+
     def _allows(self, tp: int) -> bool:
-        if tp < 1 or self.num_heads % tp:
+        if isinstance(tp, bool) or not isinstance(tp, int) or tp < 1 or self.num_heads % tp:
             return False
         return self.key_heads % tp == 0 or tp % self.key_heads == 0
 
@@ -143,8 +170,8 @@ class ModelPreset:
         """
         if not self._allows(tp):
             raise CapacityError(
-                f"tp={tp} does not divide the {self.num_heads} {KIND_NAMES[self.kind]} heads of "
-                f"{self.code}; use one of {', '.join(map(str, self.all_tps))}"
+                f"tp={shown(tp)} does not divide the {self.num_heads} {KIND_NAMES[self.kind]} "
+                f"heads of {self.code}; use one of {', '.join(map(str, self.all_tps))}"
             )
         return self.num_heads // tp
 

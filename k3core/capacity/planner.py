@@ -11,12 +11,19 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from k3core.capacity.block_pool import BlockPool
-from k3core.capacity.memory import RequestMemory
-from k3core.capacity.pools import GIB, SplitPools, Verdict
+from k3core.capacity.memory import MAX_COUNT, RequestMemory
+from k3core.capacity.pools import GIB, MAX_RATIO, SplitPools, Verdict
 from k3core.capacity.presets import ModelPreset, get_preset
 from k3core.capacity.profiles import EngineProfile, get_profile
 from k3core.capacity.rollback import RollbackCost, rollback_cost
-from k3core.errors import CapacityError, require
+from k3core.errors import (
+    CapacityError,
+    require,
+    require_count,
+    require_number,
+    require_type,
+    shown,
+)
 
 Pool = SplitPools | BlockPool
 
@@ -39,8 +46,10 @@ class Deployment:
         budget_gib: cache memory of one rank in GiB.
         state_dtype, conv_dtype, mla_dtype: formats; an empty ``mla_dtype`` is the model's own.
         drafter_layers: attention layers of the drafter.
+        drafter_dtype: format of its cache; an empty string is that of the model's cache.
         pool_rule: ``blocks`` (vLLM) or ``split`` (SGLang).
         quantum: block quantum of ``blocks``.
+        state_blocks: blocks per state group and request of ``blocks``; 0 follows the scheme.
         state_pool_ratio, slots_per_request: of ``split``.
         max_running: cap of the engine on running requests, 0 for none.
         preset: a model of your own, for example from a ``config.json``.
@@ -57,8 +66,10 @@ class Deployment:
     conv_dtype: str = "bfloat16"
     mla_dtype: str = ""
     drafter_layers: int = 0
+    drafter_dtype: str = ""
     pool_rule: str = "blocks"
     quantum: int = 128
+    state_blocks: int = 0
     state_pool_ratio: float = 0.9
     slots_per_request: int = 5
     max_running: int = 0
@@ -135,6 +146,7 @@ class CapacityPlan:
             "state_bytes_per_request": self.memory.state_bytes_per_request,
             "mla_bytes_per_token": self.memory.mla_bytes_per_token,
             "drafter_bytes_per_token": self.memory.drafter_bytes_per_token,
+            "indexer_bytes_per_token": self.memory.indexer_bytes_per_token,
             "rollback_bytes_per_request": self.cost.scheme_bytes,
             "rollback_buffer_bytes_per_request": self.cost.buffer_bytes,
             "rollback_draft_rows_bytes_per_request": self.cost.scheme_bytes
@@ -170,6 +182,7 @@ class CapacityPlan:
             "model": self.model.code,
             "tp": self.memory.tp,
             "mla_dtype": self.memory.mla_dtype,
+            "drafter_dtype": self.memory.drafter_dtype,
             "mean_tokens": self.mean_tokens,
             "conv_rows": self.memory.conv_rows,
         }
@@ -189,23 +202,22 @@ def plan(deployment: Deployment) -> CapacityPlan:
         CapacityError: heads not divisible, no budget, a context below one block, or another value
             out of range; the message names the remedy.
     """
-    d = deployment
+    d = require_type("deployment", deployment, Deployment, CapacityError)
     preset = d.preset or get_preset(d.model)
+    require_type("preset", preset, ModelPreset, CapacityError)
     profile = get_profile(d.pool_rule)
-    require(
-        0 < d.budget_gib <= MAX_BUDGET_GIB,
-        f"budget_gib={d.budget_gib} must be above 0 and at most {MAX_BUDGET_GIB:,}: give the rank "
-        "its cache memory in GiB",
-        CapacityError,
-    )
-    tp = d.tp or (8 if 8 in preset.valid_tps else max(preset.valid_tps))
+    _check_numbers(d)
+    tp = preset.default_tp if d.tp == 0 else d.tp
     memory = RequestMemory(
-        preset, tp, d.state_dtype, d.conv_dtype, d.mla_dtype, drafter_layers=d.drafter_layers
-    )
+        preset, tp, d.state_dtype, d.conv_dtype, d.mla_dtype,
+        drafter_layers=d.drafter_layers, drafter_dtype=d.drafter_dtype,
+    )  # fmt: skip
     cost = rollback_cost(memory, d.rollback, d.drafts)
     budget = math.floor(d.budget_gib * GIB)
     require(budget >= 1, f"budget_gib={d.budget_gib} is less than one byte", CapacityError)
-    block_pool = BlockPool(cost, budget, d.quantum, max_running=d.max_running)
+    block_pool = BlockPool(
+        cost, budget, d.quantum, state_blocks=d.state_blocks, max_running=d.max_running
+    )
     require(
         d.pool_rule != "blocks" or d.context >= block_pool.block_tokens,
         f"context={d.context} is below one block of {block_pool.block_tokens} tokens: no prefix of "
@@ -213,17 +225,35 @@ def plan(deployment: Deployment) -> CapacityPlan:
         "ranks, or a narrower state",
         CapacityError,
     )
-    require(
-        1 <= d.context <= MAX_CONTEXT,
-        f"context={d.context} must be from 1 to {MAX_CONTEXT:,} tokens",
-        CapacityError,
-    )
     mean = d.mean_tokens or d.context
-    require(mean >= 1, f"mean_tokens={mean} must be at least 1 token", CapacityError)
     pool: Pool = block_pool
     if d.pool_rule == "split":
         pool = SplitPools(cost, budget, d.state_pool_ratio, d.slots_per_request, d.max_running)
     return CapacityPlan(d, preset, memory, cost, pool, block_pool, profile, mean)
+
+
+def _check_numbers(d: Deployment) -> None:
+    """Refuse what is no size, before anything is computed of it."""
+    number = d.budget_gib
+    good = isinstance(number, int | float) and not isinstance(number, bool)
+    require(
+        good and 0 < number <= MAX_BUDGET_GIB,
+        f"budget_gib={shown(number)} must be above 0 and at most {MAX_BUDGET_GIB:,}: give the rank "
+        "its cache memory in GiB",
+        CapacityError,
+    )
+    require_count("context", d.context, 1, MAX_CONTEXT, CapacityError)
+    require_count("mean_tokens", d.mean_tokens, 0, MAX_CONTEXT, CapacityError)
+    require_number(
+        "state_pool_ratio", d.state_pool_ratio, above=0, most=MAX_RATIO, error=CapacityError
+    )
+    for name, least in (
+        ("quantum", 1),
+        ("slots_per_request", 1),
+        ("state_blocks", 0),
+        ("max_running", 0),
+    ):
+        require_count(name, getattr(d, name), least, MAX_COUNT, CapacityError)
 
 
 @dataclass(frozen=True)
@@ -263,9 +293,10 @@ def inverse(planned: CapacityPlan, requests: int, mean_tokens: int = 0) -> Targe
     Raises:
         CapacityError: ``requests`` is below 1.
     """
-    require(requests >= 1, f"requests={requests} must be at least 1", CapacityError)
+    require_type("planned", planned, CapacityPlan, CapacityError)
+    require_count("requests", requests, 1, MAX_COUNT, CapacityError)
+    require_count("mean_tokens", mean_tokens, 0, MAX_CONTEXT, CapacityError)
     mean = mean_tokens or planned.mean_tokens
-    require(mean >= 1, f"mean_tokens={mean} must be at least 1 token", CapacityError)
     slots = planned.deployment.slots_per_request
     constant = planned.cost.total_bytes + (slots - 1) * planned.memory.state_bytes_per_request
     state_bytes = requests * constant

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import floor
 
-from k3core.capacity.memory import RequestMemory
+from k3core.capacity.memory import MAX_COUNT, RequestMemory
 from k3core.capacity.rollback import RollbackCost
-from k3core.errors import CapacityError, require
+from k3core.errors import CapacityError, require_count, require_number, require_type
 
 GIB = 2**30
+MAX_RATIO = 1e6
 
 
 class Verdict(StrEnum):
@@ -27,19 +28,11 @@ class Verdict(StrEnum):
 
 
 def require_budget(budget_bytes: int) -> None:
-    require(
-        budget_bytes > 0,
-        f"budget_bytes={budget_bytes} must be positive: give the rank cache memory",
-        CapacityError,
-    )
+    require_count("budget_bytes", budget_bytes, 1, None, CapacityError)
 
 
 def require_tokens(num_tokens: int) -> None:
-    require(num_tokens >= 1, f"num_tokens={num_tokens} must be at least 1", CapacityError)
-
-
-def _require_cap(max_running: int) -> None:
-    require(max_running >= 0, f"max_running={max_running} must be at least 0", CapacityError)
+    require_count("num_tokens", num_tokens, 1, None, CapacityError)
 
 
 def capped(requests: int, max_running: int) -> int:
@@ -70,14 +63,11 @@ class SplitPools:
     max_running: int = 0
 
     def __post_init__(self) -> None:
+        require_type("cost", self.cost, RollbackCost, CapacityError)
         require_budget(self.budget_bytes)
-        require(self.ratio > 0, f"ratio={self.ratio} must be positive", CapacityError)
-        require(
-            self.slots_per_request >= 1,
-            f"slots_per_request={self.slots_per_request} must be at least 1",
-            CapacityError,
-        )
-        _require_cap(self.max_running)
+        require_number("ratio", self.ratio, above=0, most=MAX_RATIO, error=CapacityError)
+        require_count("slots_per_request", self.slots_per_request, 1, MAX_COUNT, CapacityError)
+        require_count("max_running", self.max_running, 0, MAX_COUNT, CapacityError)
 
     @property
     def memory(self) -> RequestMemory:

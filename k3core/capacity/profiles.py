@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from k3core.errors import CapacityError
+from k3core.errors import CapacityError, shown
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,6 @@ def get_profile(code: str) -> EngineProfile:
     Raises:
         CapacityError: the code is unknown; the message lists the known ones.
     """
-    if code not in PROFILES:
-        raise CapacityError(f"pool_rule={code!r} is unknown; allowed: {', '.join(PROFILES)}")
+    if not isinstance(code, str) or code not in PROFILES:
+        raise CapacityError(f"pool_rule={shown(code)} is unknown; allowed: {', '.join(PROFILES)}")
     return PROFILES[code]

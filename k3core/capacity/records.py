@@ -1,18 +1,20 @@
 """One number that others have published, and the planner's own value beside it.
 
-A record holds one published value. Its computed value comes from a public function of the planner;
-a difference that no reason explains makes ``python -m k3core published`` fail.
+A record holds one published value, the inputs that open a scene of the planner, and where the
+value stands in that scene. A difference that no reason explains makes ``python -m k3core
+published`` fail.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+from k3core.capacity.openings import Opening, PrintedOpening
 from k3core.capacity.planner import Deployment
 
 _REPOSITORIES = {
@@ -58,16 +60,14 @@ class Published:
         what: the quantity, in a few words.
         published: the value as printed, a number.
         unit: unit of both values.
-        compute: the planner's value; called once.
-        inputs: what the computation takes.
+        opening: inputs of the scene of the planner that computes it.
+        read: where the value stands in what that scene computes.
+        inputs: what the computation takes, as the source says it.
         digits: decimals that the source prints; the last one may be rounded or cut.
         approximate: relative width of a value printed with "~", 0 otherwise.
         not_unique: why the value fits but does not determine its inputs, or an empty string.
         wrong: why the published value is wrong, or an empty string.
         note: a slip of unit or another remark.
-        deployment: what the planner page opens with, or None where the page offers no such inputs.
-        prompt_tokens: prompt of a hit, which opens the token grid, or 0.
-        block_tokens, dropped_blocks: its block, and the blocks that a drafter drops there.
     """
 
     code: str
@@ -75,21 +75,23 @@ class Published:
     what: str
     published: float
     unit: str
-    compute: Callable[[], float]
+    opening: Opening
+    read: Callable[[Any], float]
     inputs: tuple[Input, ...] = ()
     digits: int = 0
     approximate: float = 0.0
     not_unique: str = ""
     wrong: str = ""
     note: str = ""
-    deployment: Deployment | None = field(default=None)
-    prompt_tokens: int = 0
-    block_tokens: int = 0
-    dropped_blocks: int = 0
 
     @cached_property
     def computed(self) -> float:
-        return self.compute()
+        return self.read(self.opening.open())
+
+    @property
+    def deployment(self) -> Deployment | None:
+        """What the planner opens with, or None for the printed numbers of a pool."""
+        return None if isinstance(self.opening, PrintedOpening) else self.opening.deployment
 
     @property
     def difference(self) -> float:
@@ -145,11 +147,15 @@ class Published:
 
     @property
     def computed_text(self) -> str:
-        if float(self.computed).is_integer():
-            return f"{self.computed:,.0f} {self.unit}".strip()
-        magnitude = math.floor(math.log10(abs(self.computed)))
+        return self.text_of(self.computed)
+
+    def text_of(self, value: float) -> str:
+        """``value`` as this record prints a computed one: a digit more than the source."""
+        if float(value).is_integer():
+            return f"{value:,.0f} {self.unit}".strip()
+        magnitude = math.floor(math.log10(abs(value)))
         digits = max(self.digits + 1, 3 - magnitude)
-        return f"{self.computed:,.{digits}f} {self.unit}".strip()
+        return f"{value:,.{digits}f} {self.unit}".strip()
 
     @property
     def link(self) -> str:

@@ -9,7 +9,15 @@ from typing import NamedTuple
 from k3core.capacity.memory import RequestMemory
 from k3core.capacity.schemes import Commit, RecordPart, RollbackScheme, Width, get_scheme
 from k3core.dtypes import dtype_bytes
-from k3core.errors import CapacityError, require
+from k3core.errors import (
+    CapacityError,
+    require,
+    require_count,
+    require_number,
+    require_type,
+)
+
+MAX_DRAFTS = 4096
 
 
 class StepTraffic(NamedTuple):
@@ -40,9 +48,9 @@ class RollbackCost:
     draft_len: int
 
     def __post_init__(self) -> None:
-        require(
-            self.draft_len >= 0, f"draft_len={self.draft_len} must be at least 0", CapacityError
-        )
+        require_type("scheme", self.scheme, RollbackScheme, CapacityError)
+        require_type("memory", self.memory, RequestMemory, CapacityError)
+        require_count("draft_len", self.draft_len, 0, MAX_DRAFTS, CapacityError)
         self.scheme.num_rows(self.draft_len)
 
     @property
@@ -154,11 +162,7 @@ class RollbackCost:
             num_committed: tokens that the step commits, 1 to ``draft_len + 1``; a mean will do.
         """
         width = 1 + self.draft_len
-        require(
-            1 <= num_committed <= width,
-            f"num_committed={num_committed} must lie between 1 and {width} = 1 + drafts",
-            CapacityError,
-        )
+        require_number("num_committed", num_committed, least=1, most=width, error=CapacityError)
         layers = self.memory.model.num_kda_layers
         state = layers * self.memory.state_bytes_per_layer
         row = layers * self.record_bytes_per_token_layer

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from k3core.errors import CapacityError, require
+from k3core.errors import CapacityError, require, shown
 
 
 class Width(StrEnum):
@@ -216,6 +216,6 @@ def get_scheme(code: str) -> RollbackScheme:
     Raises:
         CapacityError: the code is unknown; the message lists the known ones.
     """
-    if code not in SCHEMES:
-        raise CapacityError(f"rollback={code!r} is unknown; allowed: {', '.join(SCHEMES)}")
+    if not isinstance(code, str) or code not in SCHEMES:
+        raise CapacityError(f"rollback={shown(code)} is unknown; allowed: {', '.join(SCHEMES)}")
     return SCHEMES[code]

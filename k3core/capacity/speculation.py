@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from k3core.capacity.planner import CapacityPlan
-from k3core.errors import CapacityError, require
+from k3core.capacity.rollback import MAX_DRAFTS
+from k3core.errors import CapacityError, require, require_count, require_number, require_type
 
 GOLDEN_SOURCE = "InferenceX #2697, #2725, #2814, #2845: Kimi K3 DSpark, bonus token included"
 # Drafts per step -> tokens per step of Kimi K3 with a DSpark drafter.
@@ -27,7 +28,7 @@ def expected_tokens(acceptance: Sequence[float]) -> float:
         acceptance: probability that draft i is accepted when all before it were, in [0, 1].
     """
     for place, chance in enumerate(acceptance):
-        require(0 <= chance <= 1, f"acceptance[{place}]={chance} must lie in [0, 1]", CapacityError)
+        require_number(f"acceptance[{place}]", chance, least=0, most=1, error=CapacityError)
     total, alive = 1.0, 1.0
     for chance in acceptance:
         alive *= chance
@@ -41,12 +42,8 @@ def golden_schedule(acceptance_len: float, drafts: int) -> tuple[float, ...]:
     All drafts up to the whole part are accepted, the next one with the rest (ATOM #1948: 3.78 over
     seven drafts is 1, 1, 0.78, 0, 0, 0, 0).
     """
-    require(drafts >= 1, f"drafts={drafts} must be at least 1", CapacityError)
-    require(
-        1 <= acceptance_len <= drafts + 1,
-        f"acceptance_len={acceptance_len} must lie between 1 and {drafts + 1} = 1 + drafts",
-        CapacityError,
-    )
+    require_count("drafts", drafts, 1, MAX_DRAFTS, CapacityError)
+    require_number("acceptance_len", acceptance_len, least=1, most=drafts + 1, error=CapacityError)
     accepted = acceptance_len - 1
     return tuple(round(min(max(accepted - i, 0.0), 1.0), 10) for i in range(drafts))
 
@@ -57,7 +54,7 @@ def golden_length(drafts: int) -> float:
     Raises:
         CapacityError: more drafts than were published.
     """
-    require(drafts >= 0, f"drafts={drafts} must be at least 0", CapacityError)
+    require_count("drafts", drafts, 0, None, CapacityError)
     points = [(0, 1.0), *sorted(GOLDEN_LENGTHS.items())]
     require(
         drafts <= points[-1][0],
@@ -123,8 +120,16 @@ class LoadCurve:
         return min((10 ** (i / 50 - 4) for i in range(251)), key=error)
 
 
+def _positive(name: str, value: float) -> None:
+    require_number(name, value, above=0, error=CapacityError)
+
+
 def load_gain(tokens_per_step: float, width: int, concurrency: float, row_cost: float) -> float:
     """Throughput with drafts over throughput without, for a fitted cost of a verified row."""
+    _positive("tokens_per_step", tokens_per_step)
+    require_count("width", width, 1, None, CapacityError)
+    _positive("concurrency", concurrency)
+    require_number("row_cost", row_cost, least=0, error=CapacityError)
     plain, drafted = 1 + row_cost * concurrency, 1 + row_cost * width * concurrency
     return tokens_per_step * plain / drafted
 
@@ -192,12 +197,13 @@ def balance(
     Raises:
         CapacityError: the first plan drafts, or a step cannot commit that many tokens.
     """
+    require_type("plain", plain, CapacityPlan, CapacityError)
+    require_type("drafted", drafted, CapacityPlan, CapacityError)
+    require_count("dropped_blocks", dropped_blocks, 0, None, CapacityError)
     drafts = drafted.deployment.drafts
     require(plain.deployment.drafts == 0, "the plain plan must draft nothing", CapacityError)
-    require(
-        1 <= tokens_per_step <= drafts + 1,
-        f"tokens_per_step={tokens_per_step} must lie between 1 and {drafts + 1} = 1 + drafts",
-        CapacityError,
+    require_number(
+        "tokens_per_step", tokens_per_step, least=1, most=drafts + 1, error=CapacityError
     )
     return DraftBalance(
         drafts=drafts,

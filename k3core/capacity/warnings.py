@@ -10,6 +10,7 @@ from k3core.capacity.planner import CapacityPlan
 from k3core.capacity.pools import SplitPools
 from k3core.capacity.profiles import STRATEGIES
 from k3core.capacity.speculation import INFERA_74
+from k3core.errors import CapacityError, require_type
 
 _MUCH_PADDING = 0.05
 
@@ -33,6 +34,7 @@ class PlanWarning:
 
 def find_warnings(planned: CapacityPlan) -> tuple[PlanWarning, ...]:
     """Known faults of a plan, the ones that cost most first."""
+    require_type("planned", planned, CapacityPlan, CapacityError)
     found: list[PlanWarning] = []
     blocks, memory, deployment = planned.blocks, planned.memory, planned.deployment
     if isinstance(planned.pool, BlockPool):

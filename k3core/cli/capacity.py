@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from k3core.cli.arguments import print_json
+from k3core.errors import require_count
+
+_UNSET = ("tp", "mean_tokens", "max_running", "state_blocks")
 
 
 def add_commands(commands: Any) -> None:
@@ -28,11 +31,16 @@ def _capacity(args: argparse.Namespace) -> int:
     from k3core.capacity.configs import parse_config
     from k3core.capacity.planner import Deployment, plan
 
+    for name in _UNSET:  # a default of its own; given, it must be a number of something
+        if getattr(args, name) is not None:
+            require_count(name, getattr(args, name), 1)
     values = {
-        name: getattr(args, name) for name in Deployment.__dataclass_fields__ if name != "preset"
+        name: getattr(args, name)
+        for name in Deployment.__dataclass_fields__
+        if name != "preset" and getattr(args, name) is not None
     }
     if args.config is not None:
-        parsed = parse_config(args.config.read_text(encoding="utf-8"))
+        parsed = parse_config(args.config.read_text(encoding="utf-8-sig"))
         values |= {"model": "custom", "preset": parsed.preset}
         for line in report.config_lines(parsed):
             print(line, file=sys.stderr)
@@ -62,9 +70,9 @@ def _add_deployment(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", default=d.model, help="a model's code (default: %(default)s)")
     add("--config", type=Path, metavar="FILE", help="a Hugging Face config.json instead")
-    add("--tp", type=int, default=d.tp, help="tensor-parallel degree (default: 8 where it fits)")
+    add("--tp", type=int, help="tensor-parallel degree (default: 8 where it fits)")
     add("--context", type=int, default=d.context, help="longest sequence (default: %(default)s)")
-    add("--mean-tokens", type=int, default=d.mean_tokens, help="mean length (default: --context)")
+    add("--mean-tokens", type=int, help="mean length (default: --context)")
     add("--drafts", type=int, default=d.drafts, help="drafts per step (default: %(default)s)")
     add("--rollback", default=d.rollback, help="rollback scheme (default: %(default)s)")
     add(
@@ -77,8 +85,10 @@ def _add_deployment(parser: argparse.ArgumentParser) -> None:
     add("--conv-dtype", default=d.conv_dtype, help="convolution window (default: %(default)s)")
     add("--mla-dtype", default=d.mla_dtype, help="growing cache (default: the model's)")
     add("--drafter-layers", type=int, default=d.drafter_layers, help="(default: %(default)s)")
+    add("--drafter-dtype", default=d.drafter_dtype, help="drafter's cache (default: --mla-dtype)")
     add("--pool-rule", default=d.pool_rule, help="blocks or split (default: %(default)s)")
     add("--quantum", type=int, default=d.quantum, help="block quantum (default: %(default)s)")
+    add("--state-blocks", type=int, help="blocks per state group (default: by the scheme)")
     add(
         "--state-pool-ratio",
         type=float,
@@ -91,5 +101,5 @@ def _add_deployment(parser: argparse.ArgumentParser) -> None:
         default=d.slots_per_request,
         help="split only (default: %(default)s)",
     )
-    add("--max-running", type=int, default=d.max_running, help="engine cap (default: none)")
+    add("--max-running", type=int, help="engine cap (default: none)")
     add("--json", action="store_true", help="print JSON")

@@ -8,6 +8,7 @@ import pandas as pd
 
 from k3core.capacity.grid import TokenGrid, serving_grid
 from k3core.capacity.planner import plan
+from k3core.errors import CapacityError, require_count
 from k3core.studies.capacity.plan import deployment
 
 MAX_TICKS = 256
@@ -27,6 +28,7 @@ class GridStudy:
     tables: dict[str, pd.DataFrame]
     grid: TokenGrid
     prompt_tokens: int
+    repeats: int
     hit_tokens: int
     limit: int
 
@@ -37,15 +39,24 @@ def grid(
     context_parallel: int = 1,
     retention_tokens: int = 0,
     dropped_blocks: int = 0,
+    block_tokens: int = 0,
+    repeats: int = 1,
     **inputs: object,
 ) -> GridStudy:
-    """The grid of the deployment of ``inputs`` (as in `deployment`), whose block it takes.
+    """The grid of the deployment of ``inputs`` (as in `deployment`).
+
+    Args:
+        prompt_tokens: a prompt that is sent again ``repeats`` times.
+        hash_tokens, context_parallel, retention_tokens, dropped_blocks: as in `serving_grid`.
+        block_tokens: physical block, 0 for the deployment's own.
 
     Raises:
         CapacityError: a value is impossible; the message names the remedy.
     """
     planned = plan(deployment(**inputs))  # type: ignore[arg-type]
-    block = planned.blocks.block_tokens
+    require_count("prompt_tokens", prompt_tokens, 1, None, CapacityError)
+    require_count("repeats", repeats, 0, None, CapacityError)
+    block = block_tokens or planned.blocks.block_tokens
     units = serving_grid(block, hash_tokens, context_parallel, retention_tokens, dropped_blocks)
     hit = units.hit(prompt_tokens)
     limit = max(prompt_tokens, block)
@@ -82,6 +93,7 @@ def grid(
         },
         grid=units,
         prompt_tokens=prompt_tokens,
+        repeats=repeats,
         hit_tokens=hit,
         limit=limit,
     )

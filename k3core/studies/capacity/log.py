@@ -1,8 +1,8 @@
-"""Study of a pasted text: a boot log solved back, or a config.json recognised."""
+"""Study of a pasted text: a boot log, a config.json, or a plan that was downloaded here."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import pandas as pd
 
@@ -10,7 +10,7 @@ from k3core.capacity.bootlog import read_log
 from k3core.capacity.configs import ParsedConfig, parse_config
 from k3core.capacity.logsolve import Solved, solve
 from k3core.capacity.presets import get_preset
-from k3core.studies.capacity.plan import CUSTOM
+from k3core.capacity.saved_plan import CUSTOM, SavedPlan, is_saved_plan, load_plan
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,10 @@ class PasteStudy:
     """What a pasted text says.
 
     Attributes:
-        kind: ``config``, ``log`` or ``nothing``.
+        kind: ``config``, ``plan``, ``log`` or ``nothing``.
         parsed: the model, for a config.
         solved: blocks, slots and drafts, for a log.
+        saved: inputs, for a plan.
 
     Tables:
         lines: recognised lines of a log.
@@ -31,6 +32,7 @@ class PasteStudy:
     kind: str
     parsed: ParsedConfig | None = None
     solved: Solved | None = None
+    saved: SavedPlan | None = None
 
 
 def read(
@@ -46,6 +48,14 @@ def read(
     Raises:
         CapacityError: the text is a broken config, or ``tp`` does not divide the model's heads.
     """
+    if is_saved_plan(text):
+        saved = load_plan(text)
+        rows = [
+            ("used", field.name, str(getattr(saved.deployment, field.name)))
+            for field in fields(saved.deployment)
+            if field.name != "preset"
+        ]
+        return PasteStudy({"values": _values(rows)}, "plan", saved=saved)
     if text.lstrip().startswith("{"):
         parsed = parse_config(text)
         rows = [("used", name, "") for name in parsed.used]

@@ -20,9 +20,10 @@ from k3core.capacity.planner import plan as make_plan
 from k3core.capacity.pools import SplitPools
 from k3core.capacity.profiles import EngineProfile
 from k3core.capacity.rollback import RollbackCost, rollback_cost
+from k3core.capacity.saved_plan import CUSTOM
 from k3core.capacity.schemes import SCHEMES
 from k3core.capacity.warnings import PlanWarning, find_warnings
-from k3core.errors import CapacityError, require
+from k3core.errors import CapacityError, require_count
 from k3core.units import bytes_text
 
 MIN_TOKENS, MAX_TOKENS = 512, 2**20
@@ -32,7 +33,6 @@ TOKEN_GRID = tuple(
     for i in range(_GRID_STEPS_PER_OCTAVE * int(math.log2(MAX_TOKENS // MIN_TOKENS)) + 1)
 )
 RATIO_GRID = tuple(round(10 ** (i / 20 - 1), 4) for i in range(41))
-CUSTOM = "custom"
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ class CapacityStudy:
         profile: the engine rule behind the roofs.
         limits: every roof at the mean length with its slack.
         numbers: every result and input of the plan, as the command line prints them.
+
+    ``requests_plain`` is how many requests fit when nothing is drafted.
     """
 
     tables: dict[str, pd.DataFrame]
@@ -61,6 +63,7 @@ class CapacityStudy:
     target: Target
     best_ratio: float
     best_ratio_requests: int
+    requests_plain: int
 
     @property
     def model(self) -> ModelPreset:
@@ -111,6 +114,7 @@ def deployment(
     conv_dtype: str = "bfloat16",
     draft_len: int = 7,
     drafter_layers: int = 0,
+    drafter_dtype: str = "",
     rollback_scheme: str = "raw-inputs",
     mean_tokens: int = 8192,
     context_len: int = 131_072,
@@ -119,6 +123,7 @@ def deployment(
     state_pool_ratio: float = 0.9,
     slots_per_request: int = 5,
     block_quantum: int = 128,
+    state_blocks: int = 0,
     max_running: int = 0,
     config: str = "",
 ) -> Deployment:
@@ -130,6 +135,7 @@ def deployment(
         state_dtype, mla_dtype, conv_dtype: formats by name.
         draft_len: drafts per step, 0 for plain decoding.
         drafter_layers: attention layers of the drafter.
+        drafter_dtype: format of its cache, an empty string for that of the model's cache.
         rollback_scheme: code of ``k3core.capacity.schemes.SCHEMES``.
         mean_tokens: mean length of a running request, input and output, in tokens.
         context_len: longest sequence in tokens.
@@ -137,10 +143,11 @@ def deployment(
         pool_rule: ``split`` or ``blocks``.
         state_pool_ratio, slots_per_request: act in ``split``.
         block_quantum: acts in ``blocks``; also sizes the blocks of the table per degree.
+        state_blocks: blocks per state group in ``blocks``; 0 follows the scheme.
         max_running: the engine's cap on running requests, 0 for none.
         config: text of a ``config.json``; used by the model ``custom`` only.
     """
-    require(mean_tokens >= 1, f"mean_tokens={mean_tokens} must be at least 1 token", CapacityError)
+    require_count("mean_tokens", mean_tokens, 1, None, CapacityError)
     return Deployment(
         model=model,
         tp=tp,
@@ -153,8 +160,10 @@ def deployment(
         conv_dtype=conv_dtype,
         mla_dtype=mla_dtype,
         drafter_layers=drafter_layers,
+        drafter_dtype=drafter_dtype,
         pool_rule=pool_rule,
         quantum=block_quantum,
+        state_blocks=state_blocks,
         state_pool_ratio=state_pool_ratio,
         slots_per_request=slots_per_request,
         max_running=max_running,
@@ -184,7 +193,7 @@ def plan(target_requests: int = 64, **inputs: object) -> CapacityStudy:
     return CapacityStudy(
         tables={
             "bill": bill_table(pool, mean),
-            "roofs": _roof_table(pool),
+            "roofs": _roof_table(pool, mean),
             "point": _point_table(pool, mean),
             "marks": _mark_table(pool),
             "by_tp": _tp_table(memory, quantum, memory.model.valid_tps),
@@ -211,6 +220,7 @@ def plan(target_requests: int = 64, **inputs: object) -> CapacityStudy:
         target=inverse(planned, target_requests),
         best_ratio=best_ratio,
         best_ratio_requests=best_requests,
+        requests_plain=make_plan(replace(planned.deployment, drafts=0)).max_requests,
     )
 
 
@@ -249,9 +259,12 @@ def bill_table(pool: Pool, mean_tokens: int) -> pd.DataFrame:
     return table
 
 
-def _roof_table(pool: Pool) -> pd.DataFrame:
+def _roof_table(pool: Pool, mean_tokens: int) -> pd.DataFrame:
+    """The axis ends at 1M tokens, or at the power of two above a longer mean."""
+    octaves = math.ceil(math.log2(max(mean_tokens, MAX_TOKENS) / MAX_TOKENS))
+    more = (MAX_TOKENS * 2 ** (i / 4) for i in range(1, 4 * octaves + 1))
     rows = []
-    for tokens in TOKEN_GRID:
+    for tokens in (*TOKEN_GRID, *map(round, more)):
         rows.append((tokens, "state-slots", float(pool.state_roof)))
         rows.append((tokens, "mla-cache", pool.mla_roof(tokens)))
         rows.append((tokens, "both", float(pool.max_requests(tokens))))

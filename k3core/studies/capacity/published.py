@@ -7,14 +7,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from k3core.capacity.planner import Deployment
 from k3core.capacity.published import RECORDS, Agreement, subject
 
 
 @dataclass(frozen=True)
 class PublishedStudy:
-    """Published values; ``deployments`` are the planner's inputs by row, where there are any;
-    ``prompts`` are prompt and dropped blocks of rows about hits.
+    """Published values.
 
     Tables:
         records: one row per value, filtered: id, source, what, published, computed, verdict,
@@ -24,13 +22,11 @@ class PublishedStudy:
     """
 
     tables: dict[str, pd.DataFrame]
-    deployments: dict[str, Deployment]
-    prompts: dict[str, tuple[int, int]]
     num_shown: int
     num_records: int
 
 
-_VERDICTS = {
+VERDICT_CODES = {
     Agreement.EXACT: "exact",
     Agreement.ROUNDED: "within-rounding",
     Agreement.NOT_UNIQUE: "not-unique",
@@ -53,7 +49,7 @@ def published(subject_code: str = "all", verdict: str = "all", words: str = "") 
         record
         for record in RECORDS
         if subject_code in ("all", subject(record))
-        and verdict in ("all", _VERDICTS[record.verdict])
+        and verdict in ("all", VERDICT_CODES[record.verdict])
         and wanted in f"{record.source} {record.what} {record.inputs_text}".casefold()
     )
     rows = [
@@ -63,7 +59,7 @@ def published(subject_code: str = "all", verdict: str = "all", words: str = "") 
             "what": record.what,
             "published": record.published_text,
             "computed": record.computed_text,
-            "verdict": _VERDICTS[record.verdict],
+            "verdict": VERDICT_CODES[record.verdict],
             "reason": record.reason,
             "inputs": record.inputs_text,
             "thread": record.link or None,
@@ -74,7 +70,7 @@ def published(subject_code: str = "all", verdict: str = "all", words: str = "") 
         {
             "id": record.code,
             "subject": subject(record),
-            "verdict": _VERDICTS[record.verdict],
+            "verdict": VERDICT_CODES[record.verdict],
             "ratio": record.published / record.computed,
             "published": record.published_text,
             "computed": record.computed_text,
@@ -84,8 +80,8 @@ def published(subject_code: str = "all", verdict: str = "all", words: str = "") 
         for record in kept
         if record.computed and record.published and math.isfinite(record.computed)
     ]
-    names = list(_VERDICTS.values())
-    found = [_VERDICTS[record.verdict] for record in RECORDS]
+    names = list(VERDICT_CODES.values())
+    found = [VERDICT_CODES[record.verdict] for record in RECORDS]
     return PublishedStudy(
         tables={
             "records": pd.DataFrame(rows, columns=list(rows[0]) if rows else ["id"]),
@@ -97,8 +93,6 @@ def published(subject_code: str = "all", verdict: str = "all", words: str = "") 
             ),
             "counts": pd.DataFrame({"verdict": names, "values": [found.count(n) for n in names]}),
         },
-        deployments={r.code: r.deployment for r in kept if r.deployment is not None},
-        prompts={r.code: (r.prompt_tokens, r.dropped_blocks) for r in kept if r.prompt_tokens},
         num_shown=len(kept),
         num_records=len(RECORDS),
     )  # fmt: skip

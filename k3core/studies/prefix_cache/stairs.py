@@ -15,7 +15,7 @@ import pandas as pd
 
 from k3core.capacity.memory import RequestMemory
 from k3core.capacity.presets import get_preset
-from k3core.capacity.published_pools import HITS
+from k3core.capacity.published_hits import HITS
 from k3core.errors import require, require_count
 from k3core.prefix_cache import PrefixCache, PromptHashes
 from k3core.prefix_cache.granularity import HitGranularity

@@ -66,7 +66,8 @@ def test_report_describes_the_machine_and_every_benchmark(tmp_path):
 
 def test_each_ratio_and_growth_is_a_row_with_its_bound(tmp_path):
     fit = {"against": "T", "sizes": [1, 2], "best": 1.02, "low": 0.9, "high": 1.1}
-    data = results(ratios=[ratio(4.0, True), ratio(2.0, False), ratio(1.0, None)], exponents=[fit])
+    measures = [ratio(4.0, True), ratio(2.0, False), ratio(1.0, None)]
+    data = results(measures=measures, exponents=[fit])
     write(tmp_path / "run.json", data)
     report = bench_report(tmp_path / "run.json")
     rows = [row for row in report.rows if row.group == "KDA"]
@@ -84,7 +85,7 @@ def test_each_ratio_and_growth_is_a_row_with_its_bound(tmp_path):
 
 
 def test_every_row_of_the_table_has_six_cells(tmp_path):
-    write(tmp_path / "run.json", results(ratios=[ratio(4.0, True)]))
+    write(tmp_path / "run.json", results(measures=[ratio(4.0, True)]))
     lines = bench_report(tmp_path / "run.json").markdown().splitlines()
     table = [line.replace("\\|", "") for line in lines if line.startswith("|")]
     assert {line.count("|") for line in table} == {7}

@@ -24,7 +24,7 @@ class BenchRow:
     Attributes:
         group, name: of the benchmark.
         median_s, low_s, high_s: seconds per call with the quartiles.
-        what: the ratio or the growth that was measured, empty without one.
+        what: the ratio, value or growth that was measured, empty without one.
         best, low, high: its value from the best times, and its quartiles over the rounds.
         bound: such as ``≥ 3``, empty without one.
         met: whether the best times meet the bound, None without one.
@@ -135,14 +135,14 @@ def _rows(benchmarks: list[Mapping[str, Any]]) -> Iterator[BenchRow]:
         }
         measures = [
             {
-                "what": ratio["name"],
-                "best": float(ratio["best"]),
-                "low": float(ratio["low"]),
-                "high": float(ratio["high"]),
-                "bound": ratio["bound"] or "",
-                "met": ratio["met"],
+                "what": measure["name"],
+                "best": float(measure["best"]),
+                "low": float(measure["low"]),
+                "high": float(measure["high"]),
+                "bound": measure["bound"] or "",
+                "met": measure["met"],
             }
-            for ratio in extra.get("ratios", ())
+            for measure in extra.get("measures", ())
         ]
         measures += [
             {
@@ -166,9 +166,13 @@ def _cells(row: BenchRow) -> tuple[str, ...]:
     time = f"{seconds_text(row.median_s)} ({low} to {high})"
     value = ""
     if row.best is not None and row.low is not None and row.high is not None:
-        value = f"{row.best:.3g} ({row.low:.3g} to {row.high:.3g})"
+        value = f"{_number(row.best)} ({_number(row.low)} to {_number(row.high)})"
     met = {None: "", True: "yes", False: "**no**"}[row.met]
     return _cell(row.name), time, _cell(row.what), value, row.bound, met
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def _cell(text: str) -> str:

@@ -12,7 +12,7 @@ from transformers.models.kimi_linear import modeling_kimi_linear as peer
 
 from k3core import kda
 from k3core.decode import DraftProjections, verify_and_replay
-from tests.benchmarks.ratios import at_least, at_most, note_exponent, note_ratio, race, seconds_of
+from tests.benchmarks.measures import at_least, at_most, note_exponent, note_ratio, race, seconds_of
 from tests.helpers import largest_difference, make_sequences, same_bits
 
 CASES = [(8, 2048, 128), (4, 512, 32)]

@@ -1,8 +1,7 @@
-"""Cost of the page pool: ``pytest tests/benchmarks/test_page_pool_benchmark.py -s``.
+"""Cost of the page pool, accounting only.
 
-Not part of the test suite. Accounting only, unhashed pages unless it says otherwise. The times
-hold on an idle core; the growth from 1,000 to 1,000,000 pages is reported, and is what the caches
-of the machine make of arrays that no longer fit into them.
+Unhashed pages unless a name says otherwise. The growth from 1,000 to 1,000,000 pages is what the
+caches of the machine make of arrays that no longer fit into them.
 
 vLLM's BlockPool beside it (published measurement, Python 3.11, another machine): construction of
 100,000 blocks 260-290 ms; alloc and free of 100 blocks 0.84-0.98 us per block. It keeps an object
@@ -10,78 +9,69 @@ per block, a null block and event hooks; this pool keeps four arrays, kinds and 
 of a call.
 """
 
-import gc
-from time import perf_counter
-
 import numpy as np
 import pytest
 
 from k3core.paged_cache import PageKind, PagePool
 from k3core.prefix_cache import Retention
 from k3core.prefix_cache.manager import HybridCacheManager
+from tests.benchmarks.measures import at_most, note_exponent, note_value, seconds_of
 
 MLA, KDA = PageKind.MLA_KV, PageKind.KDA_STATE
+pytestmark = pytest.mark.benchmark(group="Page pool", disable_gc=True)
 
 
-def least(call, rounds=60):
-    """Least seconds of short samples: what other processes do shows in the others."""
-    gc.collect()
-    gc.disable()
-    try:
-        times = []
-        for _ in range(rounds):
-            began = perf_counter()
-            call()
-            times.append(perf_counter() - began)
-    finally:
-        gc.enable()
-    return min(times)
+def sample(benchmark, call, rounds):
+    """Seconds of each round."""
+    benchmark.pedantic(call, rounds=rounds, warmup_rounds=1)
+    return np.asarray(benchmark.stats.stats.data)
 
 
-def alloc_and_free(pool, count, repeat):
+def test_construction_of_100_000_pages(benchmark):
+    seconds = sample(benchmark, lambda: PagePool(100_000), 60)
+    note_value(benchmark, "ms", seconds * 1e3, at_most(50))
+
+
+@pytest.mark.parametrize("count", [1, 16, 100, 1000])
+def test_alloc_and_free(benchmark, count):
+    pool, repeat = PagePool(100_000), max(1, 500 // count)
+
     def run():
         for _ in range(repeat):
             pool.free(pool.alloc(MLA, count))
 
-    return least(run, 100) / (count * repeat)
+    seconds = sample(benchmark, run, 100)
+    bound = at_most(1.0) if count == 100 else None
+    note_value(benchmark, "µs per page", seconds * 1e6 / (count * repeat), bound)
 
 
-def test_construction_of_100_000_pages():
-    seconds = least(lambda: PagePool(100_000))
-    print(f"\nPagePool(100,000): {seconds * 1e3:.2f} ms")
-    assert seconds <= 50e-3
+def evicting_pool(num_pages):
+    """A full pool of published pages, freed in a random order."""
+    pool = PagePool(num_pages)
+    pages = np.array(pool.alloc(MLA, num_pages))
+    pool.publish(pages.tolist())
+    pool.free(np.random.default_rng(0).permutation(pages).tolist())
+    return pool
 
 
-@pytest.mark.parametrize("count", [1, 16, 100, 1000])
-def test_alloc_and_free(count):
-    per_page = alloc_and_free(PagePool(100_000), count, max(1, 500 // count))
-    print(f"\nalloc + free, {count} at a time: {per_page * 1e6:.3f} us per page")
-    if count == 100:
-        assert per_page <= 1e-6
+def turn_over(pool):
+    taken = pool.alloc(MLA, 100)
+    pool.publish(taken)
+    pool.free(taken)
 
 
-def test_cost_by_pool_size():
-    """Pages are drawn from all over the pool: freed in a random order first."""
-    rng = np.random.default_rng(0)
-    costs = {}
-    for size in (1_000, 10_000, 100_000, 1_000_000):
-        pool = PagePool(size)
-        pages = np.array(pool.alloc(MLA, size))
-        pool.publish(pages.tolist())
-        pool.free(rng.permutation(pages).tolist())
-
-        def run(pool=pool):
-            taken = pool.alloc(MLA, 100)
-            pool.publish(taken)
-            pool.free(taken)
-
-        costs[size] = least(run, 1000) / 100
-    print("\nevict + publish + free, us per page by pool size: " + ", ".join(
-        f"{size:,}: {cost * 1e6:.2f}" for size, cost in costs.items()))  # fmt: skip
-    assert costs[1_000_000] <= 5 * costs[1_000]
+def test_cost_by_pool_size(benchmark):
+    """Evict, publish and free 100 pages, drawn from all over the pool."""
+    sizes = (1_000, 10_000, 100_000, 1_000_000)
+    pools = [evicting_pool(size) for size in sizes]
+    rows = [[seconds_of(lambda p=pool: turn_over(p)) for pool in pools] for _ in range(1000)]
+    benchmark.pedantic(turn_over, args=(pools[-1],), rounds=1000)
+    note_exponent(benchmark, "pages", sizes, rows)
+    best = np.min(rows, axis=0)
+    note_value(benchmark, "1,000,000 pages / 1,000 pages", [best[-1] / best[0]], at_most(5))
 
 
-def test_a_hit_takes_pages_out_of_the_middle_of_a_long_free_list():
+def test_a_hit_takes_pages_out_of_the_middle_of_a_long_free_list(benchmark):
     pool = PagePool(200_000)
     pages = pool.alloc(MLA, 100_100)
     pool.publish(pages)
@@ -92,12 +82,10 @@ def test_a_hit_takes_pages_out_of_the_middle_of_a_long_free_list():
         pool.retain(hit)
         pool.free(hit)
 
-    per_page = least(run) / len(hit)
-    print(f"\ntouch + free of 100 cached pages among 200,000: {per_page * 1e6:.3f} us per page")
-    assert per_page <= 2e-6
+    note_value(benchmark, "µs per page", sample(benchmark, run, 100) * 1e6 / len(hit), at_most(2.0))
 
 
-def test_admission_of_a_cached_prompt():
+def test_admission_of_a_cached_prompt(benchmark):
     """Lookup, pin, take, copy, register, release: 100 blocks, three KDA groups."""
     manager = HybridCacheManager(PagePool(2_000), num_kda_groups=3, retention=Retention("replay"))
     prompt = manager.prompt(np.arange(51_201))
@@ -110,5 +98,5 @@ def test_admission_of_a_cached_prompt():
         manager.admit("again", prompt)
         manager.release("again")
 
-    print(f"\nadmit + release of a cached prompt of 100 blocks: {least(run) * 1e3:.3f} ms")
+    note_value(benchmark, "ms", sample(benchmark, run, 60) * 1e3)
     manager.check()

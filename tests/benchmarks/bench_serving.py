@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from k3core.engine import Engine
 from k3core.fleet import FleetSimulator, synthetic_workload
-from k3core.studies import engine
-from tests.benchmarks.ratios import note_exponent, seconds_of
+from k3core.model import HybridModel
+from tests.benchmarks.measures import note_exponent, note_ratio, race, seconds_of
+from tests.helpers import same_bits
 
 
 @pytest.mark.benchmark(group="Fleet")
@@ -28,7 +31,30 @@ def test_growth_of_a_replay(benchmark, against):
 
 
 @pytest.mark.benchmark(group="Engine")
-def test_engine_before_and_after_its_prefix_is_cached(benchmark):
-    result = benchmark.pedantic(engine.before_after, rounds=3, warmup_rounds=1)
-    benchmark.extra_info["reused_tokens"] = result.reused_tokens
-    assert result.reused_tokens > 0
+@pytest.mark.parametrize("shared_len", [1024, 2048])
+def test_first_token_before_and_after_its_prefix_is_cached(benchmark, shared_len):
+    """Prompts of 2,100 tokens on a toy stack: `shared_len` of them cached, and on a new engine."""
+    model = HybridModel()
+    rng = np.random.default_rng(0)
+
+    def tokens(count):
+        return rng.integers(model.config.vocab_size, size=count).tolist()
+
+    shared = tokens(shared_len)
+    engine = Engine(model, 200)
+    engine.generate([*shared, *tokens(1)], 1)
+
+    def cold(prompt):
+        return Engine(model, 200).generate(prompt, 1)
+
+    prompt = [*shared, *tokens(2100 - shared_len)]
+    warm = engine.generate(prompt, 1)
+    assert warm.reused_tokens == shared_len
+    assert same_bits(warm.logits, cold(prompt).logits)
+    times = race(
+        benchmark,
+        lambda: engine.generate([*shared, *tokens(2100 - shared_len)], 1),
+        {"cold": lambda: cold(prompt)},
+        rounds=7,
+    )
+    note_ratio(benchmark, "cold / with prefix", times["cold"], times["ours"])

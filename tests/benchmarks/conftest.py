@@ -1,4 +1,4 @@
-"""What every benchmark shares: threads, the machine in the results, the ratios at the end."""
+"""What every benchmark shares: threads, the machine in the results, the measures at the end."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: An
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     session = getattr(terminalreporter.config, "_benchmarksession", None)
     for bench in session.benchmarks if session else ():
-        for ratio in bench.extra_info.get("ratios", ()):
-            verdict = {None: "", True: " met", False: " MISSED"}[ratio["met"]]
-            bound = f" (bound {ratio['bound']}:{verdict})" if ratio["bound"] else ""
+        for measure in bench.extra_info.get("measures", ()):
+            verdict = {None: "", True: " met", False: " MISSED"}[measure["met"]]
+            bound = f" (bound {measure['bound']}:{verdict})" if measure["bound"] else ""
             terminalreporter.write_line(
-                f"{bench.name}: {ratio['name']} = {ratio['best']:.2f} "
-                f"[{ratio['low']:.2f}, {ratio['high']:.2f}]{bound}"
+                f"{bench.name}: {measure['name']} = {measure['best']:.3g} "
+                f"[{measure['low']:.3g}, {measure['high']:.3g}]{bound}"
             )
         for fit in bench.extra_info.get("exponents", ()):
             terminalreporter.write_line(

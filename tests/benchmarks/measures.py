@@ -1,4 +1,7 @@
-"""Ratios of times that are measured in turn, so that a busy moment of the machine meets both."""
+"""What benchmarks note beside their times: ratios, values with a unit, growth; with their bounds.
+
+Times of a ratio are measured in turn, so that a busy moment of the machine meets both.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ import numpy as np
 
 
 class Bound(NamedTuple):
-    """What a ratio is to be: at least or at most `value`."""
+    """What a measure is to be: at least or at most `value`."""
 
     least: bool
     value: float
 
-    def met(self, ratio: float) -> bool:
-        return ratio >= self.value if self.least else ratio <= self.value
+    def met(self, measured: float) -> bool:
+        return measured >= self.value if self.least else measured <= self.value
 
     def __str__(self) -> str:
         return f"{'≥' if self.least else '≤'} {self.value:g}"
@@ -30,21 +33,30 @@ def at_most(value: float) -> Bound:
     return Bound(False, value)
 
 
-def seconds_of(function: Callable[[], Any]) -> float:
-    start = time.perf_counter()
+def seconds_of(
+    function: Callable[[], Any], clock: Callable[[], float] = time.perf_counter
+) -> float:
+    start = clock()
     function()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def race(
-    benchmark: Any, ours: Callable[[], Any], peers: Mapping[str, Callable[[], Any]], rounds: int
+    benchmark: Any,
+    ours: Callable[[], Any],
+    peers: Mapping[str, Callable[[], Any]],
+    rounds: int,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, np.ndarray]:
-    """Seconds of `ours` and of each peer, one of each per round; `ours` is the benchmark."""
+    """Seconds of `ours` and of each peer, one of each per round; `ours` is the benchmark.
+
+    `clock` times the peers; it must be the timer of the benchmark.
+    """
     taken: dict[str, list[float]] = {name: [] for name in peers}
 
     def run_peers() -> None:
         for name, peer in peers.items():
-            taken[name].append(seconds_of(peer))
+            taken[name].append(seconds_of(peer, clock))
 
     benchmark.pedantic(ours, setup=run_peers, rounds=rounds, warmup_rounds=1)
     times = {name: np.asarray(seconds[-rounds:]) for name, seconds in taken.items()}
@@ -65,8 +77,24 @@ def note_ratio(
     """
     over, under = np.asarray(over), np.asarray(under)
     best = scale * float(over.min() / under.min())
-    low, high = (float(x) for x in scale * np.quantile(over / under, [0.25, 0.75]))
-    benchmark.extra_info.setdefault("ratios", []).append(
+    _note(benchmark, name, best, scale * over / under, bound)
+
+
+def note_value(
+    benchmark: Any, name: str, values: Sequence[float] | np.ndarray, bound: Bound | None = None
+) -> None:
+    """Keep a value in the unit that `name` tells: the best over the rounds, and the quartiles.
+
+    Rates (a bound from below) are best at their largest, all others at their smallest.
+    """
+    values = np.asarray(values, dtype=float)
+    best = values.max() if bound is not None and bound.least else values.min()
+    _note(benchmark, name, float(best), values, bound)
+
+
+def _note(benchmark: Any, name: str, best: float, values: np.ndarray, bound: Bound | None) -> None:
+    low, high = (float(x) for x in np.quantile(values, [0.25, 0.75]))
+    benchmark.extra_info.setdefault("measures", []).append(
         {
             "name": name,
             "best": best,

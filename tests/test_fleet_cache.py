@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k3core.errors import CacheError
-from k3core.fleet.cache import BLOCK_LEN, BlockCache
+from k3core.fleet.cache import BLOCK_LEN, BlockCache, kept_depths, retention
 
 
 class NaiveCache:
@@ -184,3 +184,15 @@ def test_clear_forgets_everything():
 def test_bad_settings_raise(kwargs):
     with pytest.raises(CacheError, match=r"-1|sometimes"):
         BlockCache(**kwargs)
+
+
+@given(
+    st.sampled_from(["dense", "replay", "junction", "none", "every-3", "junction+cap1"]),
+    st.integers(1, 20 * BLOCK_LEN),
+    st.integers(0, 20),
+)
+def test_checkpoints_stand_where_the_policy_of_the_engine_puts_them(code, num_tokens, matched):
+    policy = retention(code)
+    junction = min(matched, (num_tokens - 1) // BLOCK_LEN) * BLOCK_LEN
+    stops = policy.stop_boundaries(num_tokens, BLOCK_LEN, junction)
+    assert [d * BLOCK_LEN for d in kept_depths(policy, num_tokens, matched)] == list(stops)

@@ -91,8 +91,8 @@ def test_warm_up_is_part_of_the_result():
 @pytest.mark.parametrize("router", ["session", "prefix-load", "mooncake", "dynamo"])
 def test_a_hub_prefix_does_not_send_everything_to_one_cluster(router):
     """vllm-router #179: three requests [0,1], [0,2], [0,3]; longest prefix alone stacks them."""
-    rows = [Request(0.0, 1024, 1, (0, i), i) for i in range(1, 4)]
-    rows.insert(0, Request(-100.0, 1024, 1, (0, 9), 9))
+    rows = [Request(100.0, 1024, 1, (0, i), i) for i in range(1, 4)]
+    rows.insert(0, Request(0.0, 1024, 1, (0, 9), 9))
     workload = Workload.from_requests(rows)
     stacked = FleetSimulator(3, router="longest-prefix", cost=UNIT).run(workload)
     assert len(set(stacked.cluster.tolist())) == 1

@@ -135,3 +135,28 @@ def test_hub_prompts_share_their_hub_and_nothing_else():
 def test_impossible_requests_raise(call):
     with pytest.raises(K3Error):
         call()
+
+
+# ---- byte order mark -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": [0]}\n',
+        AZURE,
+        OWN,
+    ],
+    ids=["mooncake", "azure", "own"],
+)
+@pytest.mark.parametrize("pack", [bytes, lambda data: gzip.compress(data, mtime=0)])
+def test_a_byte_order_mark_at_the_start_is_no_content(text, pack):
+    plain, marked = parse_trace(text), parse_trace(pack(b"\xef\xbb\xbf" + text))
+    assert marked.arrival_s.tolist() == plain.arrival_s.tolist()
+    assert marked.block_ids.tolist() == plain.block_ids.tolist()
+
+
+def test_a_long_bad_value_is_cut_in_the_message():
+    with pytest.raises(TraceError, match="line 2: input_len='7") as caught:
+        parse_trace(b"arrival_s,input_len\n1," + b"7" * 5000 + b"x\n")
+    assert len(str(caught.value)) < 200

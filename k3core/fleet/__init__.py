@@ -4,11 +4,12 @@ from k3core.fleet.budget import BudgetController, Ticket
 from k3core.fleet.cache import BlockCache
 from k3core.fleet.cost import COST_PRESETS, PrefillCost
 from k3core.fleet.decode_stage import DecodeStage
+from k3core.fleet.failures import Failure
 from k3core.fleet.result import FleetResult
 from k3core.fleet.ring import ConsistentHashRing, Route
 from k3core.fleet.router import ALL_ROUTERS, ROUTERS
 from k3core.fleet.router_base import RouterSettings
-from k3core.fleet.simulator import Failure, FleetSimulator
+from k3core.fleet.simulator import FleetSimulator
 from k3core.fleet.synthetic import (
     GENERATORS,
     generated_workload,

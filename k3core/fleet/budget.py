@@ -13,11 +13,11 @@ within a class (tokens, for example), a heavy head would hold back light ones th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from k3core.errors import BudgetError, require
+from k3core.errors import BudgetError, require, require_choice, require_count, require_type, shown
 
 MODES = ("reject", "queue")
 
@@ -63,19 +63,15 @@ class BudgetController:
         lanes: Mapping[str, str] | None = None,
         max_overtakes: int = 0,
     ) -> None:
-        lanes = {cls: cls for cls in weights} if lanes is None else dict(lanes)
-        require(
-            mode in MODES, f"mode={mode!r} is unknown; allowed: {', '.join(MODES)}", BudgetError
-        )
-        require(
-            isinstance(max_overtakes, int) and max_overtakes >= 0,
-            f"max_overtakes={max_overtakes!r} must be an integer >= 0",
-            BudgetError,
-        )
-        require(bool(weights), "weights must name at least one class", BudgetError)
+        require_choice("mode", mode, MODES, BudgetError)
+        require_count("max_overtakes", max_overtakes, error=BudgetError)
         for name, table in (("budgets", budgets), ("weights", weights)):
-            for key, value in table.items():
-                _require_count(f"{name}[{key!r}]", value)
+            for key, value in _table(name, table).items():
+                require_count(f"{name}[{key!r}]", value, 1, error=BudgetError)
+        require(bool(weights), "weights must name at least one class", BudgetError)
+        lanes = {cls: cls for cls in weights} if lanes is None else lanes
+        for key, lane in _table("lanes", lanes).items():
+            require_type(f"lanes[{key!r}]", lane, str, BudgetError)
         require(
             set(lanes) == set(weights),
             f"lanes name the classes {sorted(lanes)}, weights name {sorted(weights)}",
@@ -97,7 +93,7 @@ class BudgetController:
         self.mode = mode
         self.budgets = dict(budgets)
         self.weights = dict(weights)
-        self.lanes = lanes
+        self.lanes = dict(lanes)
         self.max_overtakes = max_overtakes
         self._usage = dict.fromkeys(budgets, 0)
         self._held: dict[int, Ticket] = {}
@@ -127,15 +123,11 @@ class BudgetController:
         Raises:
             BudgetError: unknown class, or a weight that is not positive or exceeds the budget.
         """
-        require(
-            isinstance(cls, Hashable) and cls in self.weights,
-            f"cls={cls!r} is unknown; allowed: {', '.join(sorted(self.weights))}",
-            BudgetError,
-        )
+        self._require_known(cls)
         if weight is None:
             weight = self.weights[cls]
         else:
-            _require_count("weight", weight)
+            require_count("weight", weight, 1, error=BudgetError)
             limit = self.budgets[self.lanes[cls]]
             require(
                 weight <= limit,
@@ -167,7 +159,7 @@ class BudgetController:
         """
         require(
             isinstance(ticket, Ticket),
-            f"ticket={ticket!r} must be a Ticket that admit returned",
+            f"ticket={shown(ticket)} must be a Ticket that admit returned",
             BudgetError,
         )
         held = self._held.get(ticket.number) if isinstance(ticket.number, int) else None
@@ -184,17 +176,25 @@ class BudgetController:
 
     def usage(self, cls: str) -> int:
         """Weight held in the lane of ``cls``."""
+        self._require_known(cls)
         return self._usage[self.lanes[cls]]
 
     def num_held(self, cls: str) -> int:
         """Requests of ``cls`` that hold a ticket."""
+        self._require_known(cls)
         return sum(ticket.cls == cls for ticket in self._held.values())
 
     def num_waiting(self, cls: str) -> int:
+        self._require_known(cls)
         return len(self._queues[cls])
 
     def num_rejected(self, cls: str) -> int:
+        self._require_known(cls)
         return self._rejected[cls]
+
+    def _require_known(self, cls: object) -> None:
+        if not isinstance(cls, str) or cls not in self.weights:
+            require_choice("cls", cls, sorted(self.weights), BudgetError)
 
     def _fits(self, cls: str, weight: int) -> bool:
         lane = self.lanes[cls]
@@ -246,6 +246,7 @@ class BudgetController:
         return next((at for at, waiting in enumerate(queue) if waiting.weight <= free), None)
 
 
-def _require_count(name: str, value: object) -> None:
-    ok = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    require(ok, f"{name}={value!r} must be an integer >= 1", BudgetError)
+def _table(name: str, value: object) -> Mapping[str, object]:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise BudgetError(f"{name}={shown(value)} must map names to values")
+    return value

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from k3core.errors import CacheError, require
+from k3core.errors import CacheError, require, require_count, require_type, shown
 from k3core.prefix_cache.retention import Retention, surplus_boundaries
 
 BLOCK_LEN = 512
@@ -41,14 +41,14 @@ def retention(code: str | Retention) -> Retention:
     if isinstance(code, Retention):
         policy = code
     else:
-        name, plus, cap = code.partition("+cap")
+        name, plus, cap = require_type("rule", code, str, CacheError).partition("+cap")
         rule, dash, blocks = name.partition("-")
         known = (not dash and rule in (*CHECKPOINT_RULES, "none")) or (
-            rule == "every" and blocks.isdecimal() and int(blocks) >= 1
+            rule == "every" and _is_positive(blocks)
         )
         require(
-            known and (not plus or (cap.isdecimal() and int(cap) >= 1)),
-            f"rule={code!r} is unknown; allowed: {', '.join(CHECKPOINT_RULES)}, none, every-K "
+            known and (not plus or _is_positive(cap)),
+            f"rule={shown(code)} is unknown; allowed: {', '.join(CHECKPOINT_RULES)}, none, every-K "
             "(blocks), each also with +capN (checkpoints per path)",
             CacheError,
         )
@@ -65,6 +65,10 @@ def retention(code: str | Retention) -> Retention:
     return policy
 
 
+def _is_positive(digits: str) -> bool:
+    return digits.isdecimal() and len(digits) < 10 and int(digits) >= 1
+
+
 def kept_depths(policy: Retention, num_tokens: int, matched: int) -> list[int]:
     """Blocks after which a served prompt leaves a checkpoint.
 
@@ -73,21 +77,22 @@ def kept_depths(policy: Retention, num_tokens: int, matched: int) -> list[int]:
         num_tokens: of the prompt.
         matched: its leading blocks that were cached when its service started.
     """
-    junction = min(matched, (num_tokens - 1) // BLOCK_LEN) * BLOCK_LEN
-    stops = policy.stop_boundaries(num_tokens, BLOCK_LEN, junction)
+    replay = (num_tokens - 1) // BLOCK_LEN
+    junction = min(matched, replay)
+    if policy.max_per_path is None and policy.rule in ("replay", "junction"):
+        # Every request asks: the same as below without its checks.
+        if not 0 < junction < replay or policy.rule == "replay":
+            return [replay] if replay else []
+        return [junction, replay]
+    stops = policy.stop_boundaries(num_tokens, BLOCK_LEN, junction * BLOCK_LEN)
     return [stop // BLOCK_LEN for stop in stops]
 
 
 def check_cache(capacity_blocks: int | None, checkpoint_blocks: int) -> None:
     """Raise CacheError for a size that no cache can have."""
-    require(
-        capacity_blocks is None or capacity_blocks >= 0,
-        f"capacity_blocks={capacity_blocks} must be >= 0, or None for no limit",
-        CacheError,
-    )
-    require(
-        checkpoint_blocks >= 0, f"checkpoint_blocks={checkpoint_blocks} must be >= 0", CacheError
-    )
+    if capacity_blocks is not None:
+        require_count("capacity_blocks", capacity_blocks, error=CacheError)
+    require_count("checkpoint_blocks", checkpoint_blocks, error=CacheError)
 
 
 _COMPACT_MIN = 4096

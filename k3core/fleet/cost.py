@@ -18,7 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from k3core.capacity.presets import PRESETS, ModelPreset
-from k3core.errors import K3Error, require
+from k3core.errors import (
+    K3Error,
+    require,
+    require_choice,
+    require_count,
+    require_number,
+    require_type,
+    shown,
+)
+from k3core.fleet.columns import MAX_TOKENS
 
 PEAK_FLOPS_PER_S = 8 * 989e12
 """Eight H100/H200 in dense bf16 (data sheet): the declared default node of a cluster."""
@@ -58,12 +67,16 @@ class PrefillCost:
     efficiency: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("linear_s", "quadratic_s", "fixed_s"):
-            value = getattr(self, name)
-            require(0 <= value < float("inf"), f"{name}={value} must be finite and >= 0")
+        for name in ("linear_s", "quadratic_s", "fixed_s", "peak_flops_per_s", "efficiency"):
+            require_number(name, getattr(self, name), least=0)
+        for name in ("code", "source"):
+            require_type(name, getattr(self, name), str)
 
     def seconds(self, input_len: int, cached_len: int = 0) -> float:
-        """Time to prefill ``input_len`` tokens of which ``cached_len`` are reused."""
+        """Time to prefill ``input_len`` tokens of which ``cached_len`` are reused.
+
+        Not checked: the event loop asks it for every request.
+        """
         return (
             self.fixed_s
             + self.linear_s * (input_len - cached_len)
@@ -86,9 +99,9 @@ class PrefillCost:
         Raises:
             K3Error: a rate that is not positive, or an efficiency outside (0, 1].
         """
-        require(peak_flops_per_s > 0, f"peak_flops_per_s={peak_flops_per_s} must be > 0")
-        require(0 < efficiency <= 1, f"efficiency={efficiency} must be in (0, 1]")
-        rate = peak_flops_per_s * efficiency
+        require_number("linear_flops", linear_flops, least=0)
+        require_number("quadratic_flops", quadratic_flops, least=0)
+        rate = _rate(peak_flops_per_s, efficiency)
         return cls(
             code,
             linear_flops / rate,
@@ -126,13 +139,11 @@ class PrefillCost:
             K3Error: fewer than two triples, one that is impossible, or lengths that cannot tell
                 the parts apart.
         """
+        is_sequence = isinstance(measured, Sequence)
+        require(is_sequence, f"measured={shown(measured)} must be a sequence of triples")
         require(len(measured) >= 2, f"measured has {len(measured)} triples; two or more are needed")
-        for input_len, cached_len, seconds in measured:
-            require(
-                0 <= cached_len < input_len and 0 < seconds < float("inf"),
-                f"measured: ({input_len}, {cached_len}, {seconds}) must have "
-                "0 <= cached < prompt and positive seconds",
-            )
+        for triple in measured:
+            _check_measured(triple)
         rows = np.array([(n - c, n * n - c * c, 1.0) for n, c, _ in measured], np.float64)
         target = np.array([seconds for _, _, seconds in measured])
         parts = _least_squares(rows[:, : 3 if len(measured) > 2 else 2], target)
@@ -161,6 +172,8 @@ class PrefillCost:
         Raises:
             K3Error: the preset does not publish its active parameters or MLA head widths.
         """
+        require_type("preset", preset, ModelPreset)
+        _rate(peak_flops_per_s, efficiency)
         dims = _MLA_HEAD_DIMS.get(preset.code)
         if preset.active_params is None or dims is None:
             raise K3Error(
@@ -179,6 +192,26 @@ class PrefillCost:
             source=f"{preset.title} sizes on {peak_flops_per_s / 1e12:,.0f} TFLOP/s "
             f"at {efficiency:.0%}",
         )
+
+
+def _rate(peak_flops_per_s: float, efficiency: float) -> float:
+    """FLOP/s that prefill reaches."""
+    require_number("peak_flops_per_s", peak_flops_per_s, above=0)
+    return peak_flops_per_s * require_number("efficiency", efficiency, above=0, most=1)
+
+
+def _check_measured(triple: object) -> None:
+    words = f"measured: {shown(triple)} must have 0 <= cached < prompt and positive seconds"
+    if not isinstance(triple, (tuple, list)) or len(triple) != 3:
+        raise K3Error(words)
+    input_len, cached_len, seconds = triple
+    try:
+        require_count(
+            "cached", cached_len, 0, require_count("prompt", input_len, 1, MAX_TOKENS) - 1
+        )
+        require_number("seconds", seconds, above=0)
+    except K3Error:
+        raise K3Error(words) from None
 
 
 def _least_squares(rows: NDArray[np.float64], target: NDArray[np.float64]) -> list[float]:
@@ -234,6 +267,4 @@ def prefill_cost(code: str) -> PrefillCost:
     Raises:
         K3Error: unknown code.
     """
-    if code not in COST_PRESETS:
-        raise K3Error(f"cost={code!r} is unknown; allowed: {', '.join(COST_PRESETS)}")
-    return COST_PRESETS[code]
+    return COST_PRESETS[require_choice("cost", code, COST_PRESETS)]

@@ -8,10 +8,9 @@ its first token.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from k3core.errors import require, require_count
+from k3core.errors import require_count, require_number
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,4 @@ class DecodeStage:
 
     def __post_init__(self) -> None:
         require_count("token_budget", self.token_budget, 1)
-        require(
-            0 <= self.seconds_per_token < math.inf,
-            f"seconds_per_token={self.seconds_per_token} must be finite and >= 0",
-        )
+        require_number("seconds_per_token", self.seconds_per_token, least=0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from k3core.fleet.budget import Ticket
-from k3core.fleet.prefix_routers import MooncakeRouter
+from k3core.fleet.failures import NEVER, changes
 from k3core.fleet.result import (
     ABSENT,
     ADMITTED,
@@ -29,7 +29,6 @@ from k3core.fleet.workload import CLASS_NAMES, Workload
 if TYPE_CHECKING:
     from k3core.fleet.simulator import FleetSimulator
 
-NEVER = math.inf
 _DECODE, _PREFILL = range(2)  # at one instant decode ends first
 
 
@@ -77,15 +76,7 @@ class EventLoop:
         self.decode_len = [0] * num_clusters
         # heap of (end, decode or prefill, cluster, request)
         self.ends: list[tuple[float, int, int, int]] = []
-        self.changes = sorted(
-            change
-            for failure in sim.failures
-            for change in (
-                (failure.at_s, 0, failure.cluster),
-                (failure.return_s, 1, failure.cluster),
-            )
-            if change[0] < NEVER
-        )
+        self.changes = changes(sim.failures)
         self.at_door: deque[int] = deque()  # admitted while no cluster was up
         self.home: list[int] | None = getattr(self.router, "primary", None)
 
@@ -213,7 +204,12 @@ class EventLoop:
         reused_len = cache.usable(path, hit_blocks, input_len)
         fetch_s = 0.0
         if self.router.fetches:
-            hit_blocks, reused_len, fetch_s = self.fetch(request, path, hit_blocks, reused_len)
+            hit_blocks, fetched_len, fetch_s = self.router.fetched(
+                request, path, hit_blocks, reused_len
+            )
+            if fetched_len:
+                self.fetched_len[request] = fetched_len
+                reused_len += fetched_len
         self.hit_blocks[request] = hit_blocks
         self.reused_len[request] = reused_len
         self.start_s[request] = self.now
@@ -236,20 +232,6 @@ class EventLoop:
             self.fleet.free_at_s[cluster] = min(
                 end[0] for end in self.ends if end[1] == _PREFILL and end[2] == cluster
             )
-
-    def fetch(
-        self, request: int, path: list[int], hit_blocks: int, reused_len: int
-    ) -> tuple[int, int, float]:
-        """(blocks, tokens) reused and the seconds of the transfer, if one is worth while."""
-        router = self.router
-        best = self.fleet.best_reuse(path, self.input_len[request])
-        if not isinstance(router, MooncakeRouter) or not router.fetch(
-            best, (hit_blocks, reused_len)
-        ):
-            return hit_blocks, reused_len, 0.0
-        fetched = best[1] - reused_len
-        self.fetched_len[request] = fetched
-        return best[0], best[1], fetched * router.settings.transfer_s_per_token
 
     def end_service(self, cluster: int, request: int) -> None:
         """First token; the server takes the next request."""

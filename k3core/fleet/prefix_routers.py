@@ -64,6 +64,15 @@ class MooncakeRouter(PrefixLoadRouter):
         # Called right after ``choose`` for the same request: what was seen there still holds.
         return self._prefill_s(request, (), cluster)
 
+    def fetched(
+        self, request: int, path: Sequence[int], hit_blocks: int, reused_len: int
+    ) -> tuple[int, int, float]:
+        best = self.fleet.best_reuse(path, int(self.workload.input_len[request]))
+        if not self.fetch(best, (hit_blocks, reused_len)):
+            return hit_blocks, 0, 0.0
+        fetched_len = best[1] - reused_len
+        return best[0], fetched_len, fetched_len * self.settings.transfer_s_per_token
+
     def fetch(self, best: tuple[int, int], local: tuple[int, int]) -> bool:
         """Whether the best prefix of the fleet is worth a transfer: both (blocks, tokens)."""
         return best[1] > self.settings.balancing_threshold * local[1]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from k3core.errors import require
+from k3core.errors import require, require_count, require_type
 from k3core.fleet.cache import BLOCK_LEN
 from k3core.fleet.workload import Workload
 
@@ -54,9 +54,12 @@ def fig9_hit_rate(
         hit tokens over prompt tokens.
 
     Raises:
-        K3Error: a capacity below 1.
+        K3Error: a capacity below 1, or no request.
     """
-    require(capacity_tokens >= 1, f"capacity_tokens={capacity_tokens} must be >= 1")
+    require_type("workload", workload, Workload)
+    require(len(workload) > 0, "workload holds no request")
+    require_count("capacity_tokens", capacity_tokens, 1)
+    require_count("system_prompt_len", system_prompt_len)
     root = int(workload.block_ids[0])
     lengths = workload.input_len.tolist()
     cached = OrderedDict[int, int]()  # block -> tokens, oldest first

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from k3core.errors import require
+from k3core.errors import require_choice, require_count, require_number
 from k3core.fleet.cache import BLOCK_LEN
 from k3core.fleet.stats import counting_refusals, order_statistic
 from k3core.fleet.workload import CLASS_NAMES, Workload
@@ -91,10 +91,11 @@ class FleetResult:
         """Requests of one class inside the window; all for None."""
         if cls is None:
             return self.in_window
-        require(cls in CLASS_NAMES, f"cls={cls!r} must be one of {', '.join(CLASS_NAMES)}")
+        require_choice("cls", cls, CLASS_NAMES)
         return self.in_window & (self.is_long if cls == "long" else ~self.is_long)
 
     def count(self, status: int, cls: str | None = None) -> int:
+        require_count("status", status, ABSENT, REJECTED)
         return int(np.count_nonzero((self.status == status) & self.of_class(cls)))
 
     def num_arrived(self, cls: str | None = None) -> int:
@@ -156,6 +157,7 @@ class FleetResult:
 
     def goodput(self, slo_s: float, cls: str | None = None) -> float:
         """Share of the arrived requests that got a first token within ``slo_s``."""
+        require_number("slo_s", slo_s, above=0)
         in_time = int(np.count_nonzero(self.ttft_s(cls) <= slo_s))
         return in_time / max(1, self.num_arrived(cls))
 
@@ -238,6 +240,7 @@ class FleetResult:
 
     def num_refused_for(self, reason: str) -> int:
         """Refused requests by reason, one of ``REASONS``."""
+        require_choice("reason", reason, REASONS)
         rows = (self.status == REJECTED) & self.in_window
         return int(np.count_nonzero(self.reason[rows] == REASONS.index(reason)))
 
@@ -248,10 +251,8 @@ class FleetResult:
             price: of a million prompt tokens.
             cached_price: of a million reused ones.
         """
-        require(
-            0 <= cached_price <= price < math.inf,
-            f"cached_price={cached_price} must be in 0..price={price}",
-        )
+        require_number("price", price, least=0)
+        require_number("cached_price", cached_price, least=0, most=price)
         return self.num_reused_tokens * (price - cached_price) / 1e6
 
     def as_dict(self, slo_s: float = DEFAULT_SLO_S) -> dict[str, Any]:

@@ -20,12 +20,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from k3core.errors import K3Error, require, require_count
+from k3core.errors import K3Error, require, require_count, shown
 
 ClusterId = str | int
 SessionId = str | bytes | int
 
 RING_SIZE = 2**64
+MAX_VNODES = 1 << 20
 _MASK = RING_SIZE - 1
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
@@ -34,7 +35,9 @@ _ROUTE_CHUNK = 1 << 16
 
 def stable_hash64(key: str | bytes) -> int:
     """64-bit hash of a name: the same in every process and on every machine (blake2b)."""
-    data = key.encode() if isinstance(key, str) else key
+    if not isinstance(key, (str, bytes)):
+        raise K3Error(f"key={shown(key)} must be a str or bytes")
+    data = key.encode(errors="surrogatepass") if isinstance(key, str) else key
     return int.from_bytes(blake2b(data, digest_size=8, person=b"k3-session").digest(), "little")
 
 
@@ -50,11 +53,13 @@ def session_key(session_id: SessionId) -> int:
         key = int(session_id)
         require(0 <= key < RING_SIZE, f"session_id={key} must be in 0..2**64-1")
         return key
-    raise K3Error(f"session_id={session_id!r} must be a str, bytes or an integer of 64 bits")
+    raise K3Error(f"session_id={shown(session_id)} must be a str, bytes or an integer of 64 bits")
 
 
 def mix64(key: int) -> int:
     """Position of a session key on the ring: a bijection of 64-bit integers (splitmix64)."""
+    if type(key) is not int or not 0 <= key <= _MASK:
+        key = require_count("key", key, 0, _MASK)
     key = ((key ^ (key >> 30)) * _MIX_1) & _MASK
     key = ((key ^ (key >> 27)) * _MIX_2) & _MASK
     return key ^ (key >> 31)
@@ -62,6 +67,8 @@ def mix64(key: int) -> int:
 
 def mix64_many(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """``mix64`` of every element, shape kept."""
+    is_keys = isinstance(keys, np.ndarray) and keys.dtype == np.uint64
+    require(is_keys, "keys must be an array of uint64")
     mixed = keys ^ (keys >> np.uint64(30))
     mixed *= np.uint64(_MIX_1)
     mixed ^= mixed >> np.uint64(27)
@@ -72,11 +79,20 @@ def mix64_many(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def _encode(cluster: ClusterId) -> bytes:
     """Bytes of a cluster id; ``3`` and ``"3"`` are two clusters."""
-    return b"i%d" % cluster if isinstance(cluster, int) else b"s" + cluster.encode()
+    if isinstance(cluster, int):
+        return b"i%d" % cluster
+    return b"s" + cluster.encode(errors="surrogatepass")
+
+
+def _check_points(name: str, cluster: object, vnodes: object) -> None:
+    is_id = isinstance(cluster, (str, int)) and not isinstance(cluster, bool)
+    require(is_id and cluster != "", f"{name}={shown(cluster)} must be a non-empty str or an int")
+    require_count("vnodes", vnodes, 1, MAX_VNODES)
 
 
 def vnode_positions(cluster: ClusterId, vnodes: int) -> list[int]:
     """Ring positions of one cluster's points; they depend on the cluster alone."""
+    _check_points("cluster", cluster, vnodes)
     encoded = _encode(cluster)
     return [
         int.from_bytes(
@@ -124,10 +140,8 @@ class ConsistentHashRing:
             K3Error: the cluster is on the ring already, its id is not a name or an integer,
                 or ``vnodes`` < 1.
         """
-        is_id = isinstance(id, (str, int)) and not isinstance(id, bool)
-        require(is_id and id != "", f"id={id!r} must be a non-empty str or an int")
+        _check_points("id", id, vnodes)
         require(id not in self._points, f"id={id!r} is on the ring already")
-        require_count("vnodes", vnodes, 1)
         self._points[id] = vnode_positions(id, vnodes)
         self._membership_changed()
 
@@ -137,8 +151,7 @@ class ConsistentHashRing:
         Raises:
             K3Error: the cluster is not on the ring.
         """
-        known = isinstance(cluster, (str, int)) and cluster in self._points
-        require(known, f"cluster={cluster!r} is not on the ring; on it: {list(self._points)[:8]}")
+        self._require_known(cluster)
         del self._points[cluster]
         self._membership_changed()
 
@@ -206,8 +219,7 @@ class ConsistentHashRing:
 
     def vnodes(self, cluster: ClusterId) -> int:
         """Points of one cluster."""
-        known = isinstance(cluster, (str, int)) and cluster in self._points
-        require(known, f"cluster={cluster!r} is not on the ring; on it: {list(self._points)[:8]}")
+        self._require_known(cluster)
         return len(self._points[cluster])
 
     def arcs(self) -> list[Arc]:
@@ -236,7 +248,12 @@ class ConsistentHashRing:
         return len(self._points)
 
     def __contains__(self, cluster: object) -> bool:
-        return cluster in self._points
+        return isinstance(cluster, (str, int)) and cluster in self._points
+
+    def _require_known(self, cluster: object) -> None:
+        known = cluster in self and not isinstance(cluster, bool)
+        members = list(self._points)[:8]
+        require(known, f"cluster={shown(cluster)} is not on the ring; on it: {members}")
 
     def _slot(self, session_id: SessionId) -> int:
         key = session_key(session_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from k3core.errors import K3Error
+from k3core.errors import require_choice
 from k3core.fleet.prefix_routers import (
     DynamoRouter,
     LongestPrefixRouter,
@@ -144,6 +144,4 @@ def router_class(code: str) -> type[Router]:
     Raises:
         K3Error: unknown name.
     """
-    if code not in ALL_ROUTERS:
-        raise K3Error(f"router={code!r} is unknown; allowed: {', '.join(ALL_ROUTERS)}")
-    return ALL_ROUTERS[code]
+    return ALL_ROUTERS[require_choice("router", code, ALL_ROUTERS)]

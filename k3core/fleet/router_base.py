@@ -7,10 +7,11 @@ that was just routed counts, so simultaneous arrivals spread.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from k3core.errors import require
+from k3core.errors import require_count, require_number
 from k3core.fleet.cost import PrefillCost
 from k3core.fleet.ring import ConsistentHashRing
 from k3core.fleet.segments import SegmentCache
@@ -49,26 +50,20 @@ class RouterSettings:
     cache_threshold: float = 0.3
 
     def __post_init__(self) -> None:
-        require(self.load_factor >= 1, f"load_factor={self.load_factor} must be >= 1")
-        require(
-            self.balancing_threshold >= 1,
-            f"balancing_threshold={self.balancing_threshold} must be >= 1",
-        )
-        require(
-            0 <= self.cache_threshold <= 1,
-            f"cache_threshold={self.cache_threshold} must be in [0, 1]",
-        )
+        require_count("seed", self.seed)
+        require_count("balance_abs", self.balance_abs)
+        require_number("load_factor", self.load_factor, least=1)
+        require_number("balancing_threshold", self.balancing_threshold, least=1)
+        require_number("cache_threshold", self.cache_threshold, least=0, most=1)
         for name in (
             "refresh_s",
             "transfer_s_per_token",
             "overlap_credit",
             "prefill_scale",
             "decode_weight",
-            "balance_abs",
             "balance_rel",
         ):
-            value = getattr(self, name)
-            require(0 <= value < float("inf"), f"{name}={value} must be finite and >= 0")
+            require_number(name, getattr(self, name), least=0)
 
 
 @dataclass
@@ -117,12 +112,12 @@ class Fleet:
         return max(found, key=lambda match: (match[1], match[0]), default=(0, 0))
 
 
-class Router:
+class Router(ABC):
     """Base: one instance serves one run.
 
     Attributes:
         tracks: the event loop reports to ``routed``, ``prefilled`` and ``completed``.
-        fetches: prefixes may come from another cluster, see ``fetch``.
+        fetches: prefixes may come from another cluster, see ``fetched``.
     """
 
     tracks = False
@@ -134,25 +129,35 @@ class Router:
         self.settings = settings
         self.membership_changed()
 
+    @abstractmethod
     def choose(self, request: int, now: float) -> int:
         """Index of a cluster that is up; at least one is."""
-        raise NotImplementedError
 
     def estimate_s(self, request: int, cluster: int) -> float:
         """Prefill seconds that the router expects; 0 for routers that do not look."""
         return 0.0
 
-    def membership_changed(self) -> None:
+    def fetched(
+        self, request: int, path: Sequence[int], hit_blocks: int, reused_len: int
+    ) -> tuple[int, int, float]:
+        """What a request finds that could reuse that much where it is about to be served.
+
+        Returns:
+            matched blocks, tokens that come from another cluster, and seconds of their transfer.
+        """
+        return hit_blocks, 0, 0.0
+
+    def membership_changed(self) -> None:  # noqa: B027
         """A cluster failed or came back."""
 
-    def failed(self, cluster: int) -> None:
+    def failed(self, cluster: int) -> None:  # noqa: B027
         """A cluster lost its cache and its requests."""
 
-    def routed(self, request: int, cluster: int) -> None:
+    def routed(self, request: int, cluster: int) -> None:  # noqa: B027
         """A request was sent to a cluster."""
 
-    def prefilled(self, request: int, cluster: int) -> None:
+    def prefilled(self, request: int, cluster: int) -> None:  # noqa: B027
         """Its first token is there."""
 
-    def completed(self, request: int, cluster: int) -> None:
+    def completed(self, request: int, cluster: int) -> None:  # noqa: B027
         """It left the cluster."""

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from k3core.errors import require_type
 from k3core.fleet.cache import BLOCK_LEN, BlockCache, kept_depths
+from k3core.fleet.columns import require_column, require_offsets
 from k3core.prefix_cache.retention import Retention, surplus_boundaries
 
 _COMPACT_MIN = 1024
@@ -40,6 +42,7 @@ class Segments:
     @classmethod
     def of(cls, block_ids: NDArray[np.int64], block_offsets: NDArray[np.int64]) -> Segments:
         """Cut paths into segments; where ids are no tree of prefixes every block is one."""
+        require_offsets(block_offsets, require_column("block_ids", block_ids, "iu"))
         if len(block_ids) == 0:
             return cls(block_ids, block_offsets, [])
         blocks, num_distinct = _numbered(block_ids)
@@ -111,6 +114,7 @@ class SegmentCache:
         rule: str | Retention = "junction",
         checkpoint_blocks: int = 0,
     ) -> None:
+        require_type("segments", segments, Segments)
         like = BlockCache(capacity_blocks, rule, checkpoint_blocks)  # raises on bad settings
         self.capacity_blocks = like.capacity_blocks
         self.checkpoint_blocks = like.checkpoint_blocks

@@ -14,36 +14,36 @@ arrivals in workload order). The same arguments give byte-identical results.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import NamedTuple
 
-from k3core.errors import require, require_count
+from k3core.errors import (
+    K3Error,
+    require,
+    require_choice,
+    require_count,
+    require_number,
+    require_type,
+    shown,
+)
 from k3core.fleet.budget import BudgetController
 from k3core.fleet.cache import check_cache, retention
 from k3core.fleet.cost import PrefillCost, prefill_cost
 from k3core.fleet.decode_stage import DecodeStage
 from k3core.fleet.event_loop import EventLoop
+from k3core.fleet.failures import NEVER, Failure, checked_failures
 from k3core.fleet.result import FleetResult
+from k3core.fleet.ring import MAX_VNODES
 from k3core.fleet.router import router_class
 from k3core.fleet.router_base import RouterSettings
 from k3core.fleet.workload import CLASS_NAMES, Workload
 from k3core.prefix_cache.retention import Retention
 
 DEFAULT_VNODES = 160
-NEVER = math.inf
+MAX_CLUSTERS = 4096
 ADMISSION_BY = ("class", "total", "uncached")
 CLASS_BY = ("total", "uncached")
-
-
-class Failure(NamedTuple):
-    """A cluster that goes down at ``at_s`` and comes back, cold, at ``return_s``."""
-
-    cluster: int
-    at_s: float
-    return_s: float = NEVER
 
 
 class FleetSimulator:
@@ -101,21 +101,19 @@ class FleetSimulator:
         horizon_s: float = NEVER,
         seed: int = 0,
     ) -> None:
-        require_count("num_clusters", num_clusters, 1)
-        require_count("vnodes", vnodes, 1)
+        require_count("num_clusters", num_clusters, 1, MAX_CLUSTERS)
+        require_count("vnodes", vnodes, 1, MAX_VNODES)
         require_count("servers", servers, 1)
-        require(horizon_s > 0, f"horizon_s={horizon_s} must be > 0")
-        require(
-            0 <= window_s[0] < window_s[1],
-            f"window_s={window_s} must be a start >= 0 and a later end",
-        )
+        require_number("horizon_s", horizon_s, above=0, infinite=True)
+        require_number("load_factor", load_factor, least=1)
+        require_count("seed", seed)
         check_cache(capacity_blocks, checkpoint_blocks)
-        for name, value, allowed in (
-            ("admission_by", admission_by, ADMISSION_BY),
-            ("class_by", class_by, CLASS_BY),
-        ):
-            require(value in allowed, f"{name}={value!r} is unknown; allowed: {', '.join(allowed)}")
+        require_choice("admission_by", admission_by, ADMISSION_BY)
+        require_choice("class_by", class_by, CLASS_BY)
+        if decode is not None:
+            require_type("decode", decode, DecodeStage)
         if admission is not None:
+            require_type("admission", admission, BudgetController)
             require(
                 set(CLASS_NAMES) <= set(admission.weights),
                 f"admission knows the classes {sorted(admission.weights)}; "
@@ -126,24 +124,32 @@ class FleetSimulator:
         self.router_class = router_class(router)
         self.capacity_blocks = capacity_blocks
         self.cost = prefill_cost(cost) if isinstance(cost, str) else cost
+        require_type("cost", self.cost, PrefillCost)
         self.rule = rule
         self.policy = retention(rule)
         self.checkpoint_blocks = checkpoint_blocks
         self.admission = admission
         self.admission_by = admission_by
         self.class_by = class_by
-        self.failures = _checked(failures, num_clusters)
+        self.failures = checked_failures(failures, num_clusters)
         self.vnodes = vnodes
         self.points = _points(vnodes, weights, num_clusters)
         self.servers = servers
         self.decode = decode
-        self.routing = replace(routing or RouterSettings(), load_factor=load_factor, seed=seed)
-        self.window_s = window_s
+        routing = RouterSettings() if routing is None else routing
+        require_type("routing", routing, RouterSettings)
+        self.routing = replace(routing, load_factor=load_factor, seed=seed)
+        self.window_s = _window(window_s)
         self.horizon_s = horizon_s
         self.seed = seed
 
     def run(self, workload: Workload) -> FleetResult:
-        """Serve the workload from an empty fleet; the simulator itself keeps no state."""
+        """Serve the workload from an empty fleet; the simulator itself keeps no state.
+
+        Raises:
+            K3Error: ``workload`` is no ``Workload``.
+        """
+        require_type("workload", workload, Workload)
         started = perf_counter()
         events = EventLoop(self, workload)
         events.loop()
@@ -153,31 +159,19 @@ class FleetSimulator:
 def _points(vnodes: int, weights: Sequence[float] | None, num_clusters: int) -> tuple[int, ...]:
     if weights is None:
         return (vnodes,) * num_clusters
+    if not isinstance(weights, Sequence) or isinstance(weights, (str, bytes)):
+        raise K3Error(f"weights={shown(weights)} must be numbers, one per cluster")
     require(
         len(weights) == num_clusters,
         f"weights has {len(weights)} entries; num_clusters={num_clusters}",
     )
-    require(
-        all(0 < weight < math.inf for weight in weights),
-        f"weights={list(weights)} must be positive and finite",
-    )
-    return tuple(max(1, round(vnodes * weight)) for weight in weights)
+    most = MAX_VNODES / vnodes
+    relative = [require_number("weights: each", w, above=0, most=most) for w in weights]
+    return tuple(max(1, round(vnodes * weight)) for weight in relative)
 
 
-def _checked(failures: Sequence[Failure], num_clusters: int) -> tuple[Failure, ...]:
-    back_s = dict.fromkeys(range(num_clusters), -1.0)
-    ordered = sorted((Failure(*failure) for failure in failures), key=lambda f: (f.at_s, f.cluster))
-    for failure in ordered:
-        cluster, at_s, return_s = failure
-        require(
-            cluster in back_s,
-            f"failures: cluster={cluster} must be in 0..{num_clusters - 1}",
-        )
-        require(0 <= at_s < NEVER, f"failures: at_s={at_s} must be finite and >= 0")
-        require(return_s > at_s, f"failures: return_s={return_s} must be after at_s={at_s}")
-        require(
-            at_s >= back_s[cluster],
-            f"failures: cluster {cluster} fails at {at_s} s while it is still down",
-        )
-        back_s[cluster] = return_s
-    return tuple(ordered)
+def _window(window_s: tuple[float, float]) -> tuple[float, float]:
+    if not isinstance(window_s, (tuple, list)) or len(window_s) != 2:
+        raise K3Error(f"window_s={shown(window_s)} must be a start >= 0 and a later end")
+    start = require_number("window_s: start", window_s[0], least=0)
+    return start, require_number("window_s: end", window_s[1], above=start, infinite=True)

@@ -7,7 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from k3core.errors import require
+from k3core.errors import require_count, require_number
+from k3core.fleet.columns import MAX_REQUESTS, require_column
 
 
 def order_statistic(values: NDArray[np.float64], q: float) -> float:
@@ -26,8 +27,8 @@ def order_statistic(values: NDArray[np.float64], q: float) -> float:
     Raises:
         K3Error: ``q`` outside (0, 1].
     """
-    require(0 < q <= 1, f"q={q} must be in (0, 1]")
-    num = len(values)
+    require_number("q", q, above=0, most=1)
+    num = len(require_column("values", values, "iuf"))
     if num == 0:
         return math.nan
     # q * N in floating point may exceed a whole number by a rounding error.
@@ -41,5 +42,6 @@ def counting_refusals(values: NDArray[np.float64], num_refused: int, q: float) -
     It says more about how many were refused than about how long anyone waited; shown only as a
     warning beside ``order_statistic``.
     """
-    refused = np.full(num_refused, np.inf)
+    require_column("values", values, "iuf")
+    refused = np.full(require_count("num_refused", num_refused, 0, MAX_REQUESTS), np.inf)
     return order_statistic(np.concatenate((values, refused)), q)

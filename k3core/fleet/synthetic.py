@@ -19,8 +19,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from k3core.errors import K3Error, require
+from k3core.errors import require, require_choice, require_count, require_number, require_type
 from k3core.fleet.cache import BLOCK_LEN
+from k3core.fleet.columns import MAX_REQUESTS, require_column
 from k3core.fleet.workload import LONG_THRESHOLD, Workload
 
 MAX_INPUT_LEN = 262_144
@@ -52,11 +53,10 @@ def synthetic_workload(
     Raises:
         K3Error: a count or rate that is not positive, or a share outside [0, 1].
     """
-    require(num_requests >= 1, f"num_requests={num_requests} must be >= 1")
-    require(num_sessions >= 1, f"num_sessions={num_sessions} must be >= 1")
-    require(0 <= long_share <= 1, f"long_share={long_share} must be in [0, 1]")
-    require(hub_len >= 0, f"hub_len={hub_len} must be >= 0")
-    rng = np.random.default_rng(seed)
+    require_count("num_sessions", num_sessions, 1, MAX_REQUESTS)
+    require_number("long_share", long_share, least=0, most=1)
+    require_count("hub_len", hub_len, 0, MAX_INPUT_LEN)
+    rng = _generator(num_requests, seed, long_threshold)
     arrival_s = arrival_times(num_requests, rate_per_s, arrival_cv, rng)
 
     activity = rng.lognormal(0.0, 1.3, num_sessions)
@@ -109,11 +109,10 @@ def hub_workload(
     Raises:
         K3Error: a count, length or rate out of range.
     """
-    require(num_requests >= 1, f"num_requests={num_requests} must be >= 1")
-    require(num_hubs >= 1, f"num_hubs={num_hubs} must be >= 1")
-    require(hub_len >= BLOCK_LEN, f"hub_len={hub_len} must be >= {BLOCK_LEN}")
-    require(tail_len >= 1, f"tail_len={tail_len} must be >= 1")
-    rng = np.random.default_rng(seed)
+    require_count("num_hubs", num_hubs, 1, MAX_REQUESTS)
+    require_count("hub_len", hub_len, BLOCK_LEN, MAX_INPUT_LEN)
+    require_count("tail_len", tail_len, 1, MAX_INPUT_LEN)
+    rng = _generator(num_requests, seed, long_threshold)
     arrival_s = arrival_times(num_requests, rate_per_s, arrival_cv, rng)
     weight = 1.0 / np.arange(1, num_hubs + 1)
     hub = rng.choice(num_hubs, num_requests, p=weight / weight.sum())
@@ -150,8 +149,7 @@ def lognormal_workload(
     Raises:
         K3Error: a count or rate out of range.
     """
-    require(num_requests >= 1, f"num_requests={num_requests} must be >= 1")
-    rng = np.random.default_rng(seed)
+    rng = _generator(num_requests, seed, long_threshold)
     arrival_s = arrival_times(num_requests, rate_per_s, arrival_cv, rng)
     length = rng.lognormal(9.90, 1.00, num_requests)
     while len(outside := np.flatnonzero((length < 128) | (length > 131_072))):
@@ -179,21 +177,34 @@ def generated_workload(
     arrival_cv: float = 1.0,
     seed: int = 0,
     long_threshold: int = LONG_THRESHOLD,
+    num_sessions: int | None = None,
 ) -> Workload:
     """A workload of one of the ``GENERATORS``, otherwise with its defaults.
+
+    Args:
+        kind: ``sessions`` (``synthetic_workload``), ``hubs`` or ``lognormal``.
+        num_sessions: of the kind ``sessions``; None: five for every six requests.
 
     Raises:
         K3Error: an unknown kind or a number out of range.
     """
+    require_choice("generator", kind, GENERATORS)
+    require_count("num_requests", num_requests, 1, MAX_REQUESTS)
     common = {"arrival_cv": arrival_cv, "seed": seed, "long_threshold": long_threshold}
-    if kind == "sessions":
-        sessions = max(1, num_requests * 5 // 6)
-        return synthetic_workload(num_requests, sessions, rate_per_s, **common)  # type: ignore[arg-type]
     if kind == "hubs":
         return hub_workload(num_requests, rate_per_s, **common)  # type: ignore[arg-type]
     if kind == "lognormal":
         return lognormal_workload(num_requests, rate_per_s, **common)  # type: ignore[arg-type]
-    raise K3Error(f"generator={kind!r} is unknown; allowed: {', '.join(GENERATORS)}")
+    if num_sessions is None:
+        num_sessions = max(1, num_requests * 5 // 6)
+    return synthetic_workload(num_requests, num_sessions, rate_per_s, **common)  # type: ignore[arg-type]
+
+
+def _generator(num_requests: int, seed: int, long_threshold: int) -> np.random.Generator:
+    """The source of every draw, after a look at what all kinds of workload take."""
+    require_count("num_requests", num_requests, 1, MAX_REQUESTS)
+    require_count("long_threshold", long_threshold, 1)
+    return np.random.default_rng(require_count("seed", seed))
 
 
 def arrival_times(
@@ -204,8 +215,10 @@ def arrival_times(
     Raises:
         K3Error: a rate or variation that is not positive and finite.
     """
-    require(0 < rate_per_s < np.inf, f"rate_per_s={rate_per_s} must be positive and finite")
-    require(0 < arrival_cv < np.inf, f"arrival_cv={arrival_cv} must be positive and finite")
+    require_count("num", num, 0, MAX_REQUESTS)
+    require_number("rate_per_s", rate_per_s, above=0)
+    require_number("arrival_cv", arrival_cv, least=1e-3, most=1e3)
+    require_type("rng", rng, np.random.Generator)
     mean_s = 1.0 / rate_per_s
     if arrival_cv == 1.0:
         return np.cumsum(rng.exponential(mean_s, num))
@@ -239,7 +252,16 @@ def session_blocks(
 
     Hub blocks are 0..h-1; each session owns a range for its full blocks; a partial last block is
     unlike any other one.
+
+    Raises:
+        K3Error: a session outside 0..num_sessions-1, or lengths that are no columns of one size.
     """
+    require_column("session", session, "iu")
+    require_column("input_len", input_len, "iu")
+    require(len(session) == len(input_len), "session and input_len must have the same length")
+    require_count("num_sessions", num_sessions, int(session.max(initial=-1)) + 1, MAX_REQUESTS)
+    require_count("num_hub_blocks", num_hub_blocks, 0, MAX_INPUT_LEN // BLOCK_LEN)
+    require(bool((input_len >= 1).all()), "input_len must be >= 1")
     num_full = input_len // BLOCK_LEN
     num_blocks = -(-input_len // BLOCK_LEN)
     offsets = np.concatenate(([0], np.cumsum(num_blocks)))

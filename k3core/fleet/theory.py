@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from k3core.errors import require
+from k3core.errors import require_count, require_number
+from k3core.fleet.ring import MAX_VNODES
 
 NUM_DRAWS = 20_000
+MAX_CLUSTERS = 4096
 _SEED = 5430  # of the draws behind the bands: they are the same in every run
 
 
@@ -32,14 +34,17 @@ def share_cv(num_clusters: int, vnodes: int) -> float:
     return math.sqrt((num_clusters - 1) / (num_clusters * vnodes + 1))
 
 
-@lru_cache(maxsize=256)
 def share_band(num_clusters: int, vnodes: int, level: float = 0.9) -> Band:
     """Share of one given cluster: Beta(V, (N-1)V), from seeded draws.
 
     Args:
         level: probability of the band, for example 0.9 for p5 to p95.
     """
-    _check(num_clusters, vnodes)
+    return _share_band(*_check(num_clusters, vnodes), _level(level))
+
+
+@lru_cache(maxsize=256)
+def _share_band(num_clusters: int, vnodes: int, level: float) -> Band:
     if num_clusters == 1:
         return Band(1.0, 1.0, 1.0)
     rng = np.random.default_rng(_SEED)
@@ -48,10 +53,13 @@ def share_band(num_clusters: int, vnodes: int, level: float = 0.9) -> Band:
     return Band(float(low), 1 / num_clusters, float(high))
 
 
-@lru_cache(maxsize=256)
 def peak_band(num_clusters: int, vnodes: int, level: float = 0.9) -> Band:
     """Largest share over the mean share: Dirichlet(V, ..., V), from seeded draws."""
-    _check(num_clusters, vnodes)
+    return _peak_band(*_check(num_clusters, vnodes), _level(level))
+
+
+@lru_cache(maxsize=256)
+def _peak_band(num_clusters: int, vnodes: int, level: float) -> Band:
     rng = np.random.default_rng(_SEED)
     widths = rng.standard_gamma(vnodes, (NUM_DRAWS, num_clusters))
     peaks = widths.max(axis=1) / widths.mean(axis=1)
@@ -59,6 +67,12 @@ def peak_band(num_clusters: int, vnodes: int, level: float = 0.9) -> Band:
     return Band(float(low), float(peaks.mean()), float(high))
 
 
-def _check(num_clusters: int, vnodes: int) -> None:
-    require(num_clusters >= 1, f"num_clusters={num_clusters} must be >= 1")
-    require(vnodes >= 1, f"vnodes={vnodes} must be >= 1")
+def _check(num_clusters: int, vnodes: int) -> tuple[int, int]:
+    return (
+        require_count("num_clusters", num_clusters, 1, MAX_CLUSTERS),
+        require_count("vnodes", vnodes, 1, MAX_VNODES),
+    )
+
+
+def _level(level: float) -> float:
+    return require_number("level", level, above=0, most=1)

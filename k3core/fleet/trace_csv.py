@@ -27,19 +27,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from k3core.errors import TraceError, require
+from k3core.errors import TraceError, require, require_count, require_type, shown
 from k3core.fleet.cache import BLOCK_LEN
+from k3core.fleet.columns import MAX_TOKENS, offsets_of
 from k3core.fleet.ring import session_key
 from k3core.fleet.synthetic import session_blocks
-from k3core.fleet.workload import LONG_THRESHOLD, Workload, offsets_of, sessions_from_blocks
+from k3core.fleet.workload import LONG_THRESHOLD, Workload, sessions_from_blocks
 
 AZURE_COLUMNS = ("timestamp", "contexttokens", "generatedtokens")
 OWN_COLUMNS = ("arrival_s", "input_len")
-_MAX_TOKENS = 2**31
 
 
 def is_csv(text: bytes) -> bool:
     """Whether the first line is the header of a known CSV format."""
+    require_type("text", text, bytes, TraceError)
     header = set(_header(text))
     return set(AZURE_COLUMNS) <= header or set(OWN_COLUMNS) <= header
 
@@ -48,8 +49,10 @@ def parse_csv(text: bytes, long_threshold: int = LONG_THRESHOLD) -> Workload:
     """The requests of a CSV trace, sorted by time; the first one arrives at 0 s.
 
     Raises:
-        TraceError: a bad line, by number, or no request.
+        TraceError: a bad line, by number, no known header or no request.
     """
+    require_count("long_threshold", long_threshold, 1, error=TraceError)
+    require(is_csv(text), f"text={shown(text[:40])} must begin with a known header", TraceError)
     try:
         reader = csv.reader(StringIO(text.decode("utf-8-sig")), strict=True)
         table = [(reader.line_num, row) for row in reader if row]
@@ -142,7 +145,7 @@ def _path(text: str, input_len: int, number: int) -> NDArray[np.int64]:
     try:
         path = np.array([int(part) for part in text.split()], np.int64)
     except (ValueError, OverflowError) as error:
-        raise TraceError(f"block_ids={text!r} must be integers", number) from error
+        raise TraceError(f"block_ids={shown(text)} must be integers", number) from error
     if len(path) != expected:
         raise TraceError(
             f"block_ids has {len(path)} ids; {input_len} tokens are {expected} blocks of "
@@ -161,7 +164,7 @@ def _seconds(texts: Sequence[str], numbers: list[int], name: str) -> NDArray[np.
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
     if len(bad):
         raise TraceError(
-            f"{name}={texts[bad[0]]!r} must be a number of seconds >= 0", numbers[bad[0]]
+            f"{name}={shown(texts[bad[0]])} must be a number of seconds >= 0", numbers[bad[0]]
         )
     return values
 
@@ -174,10 +177,10 @@ def _tokens(texts: Sequence[str], numbers: list[int], name: str, least: int) -> 
         name,
         f"an integer >= {least} (tokens)",
     )
-    bad = np.flatnonzero((values < least) | (values >= _MAX_TOKENS))
+    bad = np.flatnonzero((values < least) | (values > MAX_TOKENS))
     if len(bad):
         raise TraceError(
-            f"{name}={texts[bad[0]]!r} must be an integer >= {least} (tokens)", numbers[bad[0]]
+            f"{name}={shown(texts[bad[0]])} must be an integer >= {least} (tokens)", numbers[bad[0]]
         )
     return values
 
@@ -197,5 +200,5 @@ def _convert(
             try:
                 convert([text])
             except (ValueError, OverflowError) as error:
-                raise TraceError(f"{name}={text!r} must be {allowed}", number) from error
+                raise TraceError(f"{name}={shown(text)} must be {allowed}", number) from error
         raise

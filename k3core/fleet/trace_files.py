@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import sys
 import zlib
 from collections.abc import Sequence
 from io import BytesIO
@@ -19,18 +21,18 @@ from typing import Any
 
 import numpy as np
 
-from k3core.errors import TraceError, require
+from k3core.errors import TraceError, require, require_count, require_type, shown
 from k3core.fleet.cache import BLOCK_LEN
+from k3core.fleet.columns import MAX_ID, MAX_TOKENS, offsets_of
 from k3core.fleet.trace_csv import is_csv, parse_csv
 from k3core.fleet.workload import (
     LONG_THRESHOLD,
     Workload,
-    offsets_of,
     sessions_from_blocks,
 )
 
 MAX_TRACE_BYTES = 1 << 30
-_MAX_ID = 2**63 - 1
+UTF8_MARK = b"\xef\xbb\xbf"
 _decode = json.JSONDecoder().raw_decode
 _FIELDS = ("timestamp", "input_length", "output_length", "hash_ids")
 
@@ -48,12 +50,26 @@ def read_trace(
         TraceError: the file cannot be read, is larger than ``max_bytes`` when unpacked, holds no
             request, or has a bad line (``error.line`` is its number).
     """
+    require_count("long_threshold", long_threshold, 1, error=TraceError)
+    return parse_trace(trace_bytes(path, max_bytes), long_threshold, max_bytes)
+
+
+def trace_bytes(path: str | Path, max_bytes: int = MAX_TRACE_BYTES) -> bytes:
+    """The bytes of a trace file, packed or not; one more than ``max_bytes`` of a larger one.
+
+    Raises:
+        TraceError: it cannot be read.
+    """
+    require_count("max_bytes", max_bytes, 0, sys.maxsize - 1, TraceError)
+    if not isinstance(path, (str, os.PathLike)):
+        raise TraceError(f"path={shown(path)} must be the path of a file")
     try:
         with Path(path).open("rb") as file:
-            data = file.read(max_bytes + 1)
+            return file.read(max_bytes + 1)
     except OSError as error:
-        raise TraceError(f"cannot read {str(path)!r}: {error.strerror}") from error
-    return parse_trace(data, long_threshold, max_bytes)
+        raise TraceError(f"cannot read {shown(str(path))}: {error.strerror}") from error
+    except ValueError as error:  # a zero byte in the name
+        raise TraceError(f"cannot read {shown(str(path))}: {error}") from error
 
 
 def parse_trace(
@@ -68,7 +84,10 @@ def parse_trace(
     Raises:
         TraceError: as ``read_trace``.
     """
-    text = _unpack(data, max_bytes)
+    require_type("data", data, bytes, TraceError)
+    require_count("long_threshold", long_threshold, 1, error=TraceError)
+    require_count("max_bytes", max_bytes, 0, sys.maxsize - 1, TraceError)
+    text = _unpack(data, max_bytes).removeprefix(UTF8_MARK)
     if is_csv(text):
         return parse_csv(text, long_threshold)
     rows = []
@@ -134,15 +153,15 @@ def _check_row(row: dict[str, Any], number: int) -> None:
     except KeyError as error:
         raise TraceError(f"field {error.args[0]!r} is missing", number) from error
     if type(time) not in (int, float) or not 0 <= time < 1e15:
-        raise TraceError(f"timestamp={time!r} must be a number of milliseconds >= 0", number)
-    if type(num_in) is not int or not 1 <= num_in < 2**31:
-        raise TraceError(f"input_length={num_in!r} must be an integer >= 1 (tokens)", number)
-    if type(num_out) is not int or not 0 <= num_out < 2**31:
-        raise TraceError(f"output_length={num_out!r} must be an integer >= 0 (tokens)", number)
+        raise TraceError(f"timestamp={shown(time)} must be a number of milliseconds >= 0", number)
+    if type(num_in) is not int or not 1 <= num_in <= MAX_TOKENS:
+        raise TraceError(f"input_length={shown(num_in)} must be an integer >= 1 (tokens)", number)
+    if type(num_out) is not int or not 0 <= num_out <= MAX_TOKENS:
+        raise TraceError(f"output_length={shown(num_out)} must be an integer >= 0 (tokens)", number)
     if type(ids) is not list:
         raise TraceError(f"hash_ids must be a list, not {type(ids).__name__}", number)
     distinct = set(ids) if set(map(type, ids)) == {int} else set()
-    if not distinct or min(distinct) < 0 or max(distinct) > _MAX_ID:
+    if not distinct or min(distinct) < 0 or max(distinct) > MAX_ID:
         raise TraceError("hash_ids must hold integers 0..2**63-1", number)
     expected = -(-num_in // BLOCK_LEN)
     if len(ids) != expected:

@@ -7,8 +7,7 @@ million of them fit in memory. ``Request`` is the view of one. Traces are read b
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -17,8 +16,23 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from k3core.errors import require
+from k3core.errors import (
+    K3Error,
+    require,
+    require_count,
+    require_counts,
+    require_number,
+    require_type,
+    shown,
+)
 from k3core.fleet.cache import BLOCK_LEN
+from k3core.fleet.columns import (
+    MAX_ID,
+    MAX_TOKENS,
+    offsets_of,
+    require_column,
+    require_offsets,
+)
 from k3core.fleet.ring import SessionId, session_key
 from k3core.fleet.segments import Segments
 
@@ -73,25 +87,28 @@ class Workload:
     service_s: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
-        num = len(self.arrival_s)
-        for name in ("input_len", "output_len", "sessions", "service_s"):
+        num = len(require_column("arrival_s", self.arrival_s, "iuf"))
+        kinds = {"input_len": "iu", "output_len": "iu", "sessions": "iu", "service_s": "iuf"}
+        for name, kind in kinds.items():
             column = getattr(self, name)
-            size = num if column is None else len(column)
-            require(size == num, f"{name} has {size} entries, arrival_s has {num}")
+            if name != "service_s" or column is not None:
+                size = len(require_column(name, column, kind))
+                require(size == num, f"{name} has {size} entries, arrival_s has {num}")
         if self.service_s is not None:
             good = np.isfinite(self.service_s) & (self.service_s >= 0)
             require(bool(good.all()), "service_s must be finite and >= 0")
-        require(
-            len(self.block_offsets) == num + 1
-            and self.block_offsets[0] == 0
-            and self.block_offsets[-1] == len(self.block_ids),
-            "block_offsets must run from 0 to the number of block ids, one more than requests",
+        offsets = require_offsets(
+            self.block_offsets, require_column("block_ids", self.block_ids, "iu")
         )
-        require(self.long_threshold >= 1, f"long_threshold={self.long_threshold} must be >= 1")
+        require(
+            len(offsets) == num + 1, f"block_offsets has {len(offsets)} entries; allowed: {num + 1}"
+        )
+        require_count("long_threshold", self.long_threshold, 1)
         if num == 0:
             return
         require(bool(np.isfinite(self.arrival_s).all()), "arrival_s must be finite")
         require(bool((np.diff(self.arrival_s) >= 0).all()), "arrival_s must not decrease")
+        require(bool(self.arrival_s[0] >= 0), f"arrival_s={self.arrival_s[0]} must be >= 0")
         require(bool((self.input_len >= 1).all()), "input_len must be >= 1")
         require(bool((self.output_len >= 0).all()), "output_len must be >= 0")
         expected = -(-self.input_len // BLOCK_LEN)
@@ -108,9 +125,10 @@ class Workload:
         """A workload from single requests; sorted by arrival, ties in the given order.
 
         Raises:
-            K3Error: a column breaks the rules of the class.
+            K3Error: a value of a request, by name, or ``requests`` holds none.
         """
-        rows = sorted(requests, key=lambda request: request.arrival_s)
+        rows = _checked(requests)
+        rows.sort(key=lambda request: request.arrival_s)
         sizes = [len(row.block_ids) for row in rows]
         return cls(
             arrival_s=np.array([row.arrival_s for row in rows], np.float64),
@@ -127,6 +145,7 @@ class Workload:
 
     def request(self, index: int) -> Request:
         """The request at ``index`` in order of arrival."""
+        require_count("index", index, 0, len(self) - 1)
         return Request(
             float(self.arrival_s[index]),
             int(self.input_len[index]),
@@ -137,6 +156,7 @@ class Workload:
 
     def path(self, index: int) -> list[int]:
         """Block ids of one request, from the root."""
+        require_count("index", index, 0, len(self) - 1)
         start, end = self.block_offsets[index], self.block_offsets[index + 1]
         ids: list[int] = self.block_ids[start:end].tolist()
         return ids
@@ -178,6 +198,7 @@ class Workload:
 
     def spread(self, seed: int = 0) -> Workload:
         """The same requests in the same order, each tick's arrivals drawn evenly over the tick."""
+        require_count("seed", seed)
         tick = self.tick_s
         if tick == 0.0:
             return self
@@ -193,12 +214,12 @@ class Workload:
         Raises:
             K3Error: ``factor`` is not positive and finite.
         """
-        require(0 < factor < math.inf, f"factor={factor} must be positive and finite")
+        require_number("factor", factor, above=0)
         return replace(self, arrival_s=self.arrival_s / factor)
 
     def head(self, num_requests: int) -> Workload:
-        """The first ``num_requests`` requests."""
-        num = min(max(num_requests, 0), len(self))
+        """The first ``num_requests`` requests, or all when there are fewer."""
+        num = min(require_count("num_requests", num_requests), len(self))
         end = int(self.block_offsets[num])
         return replace(
             self,
@@ -210,6 +231,19 @@ class Workload:
             sessions=self.sessions[:num],
             service_s=None if self.service_s is None else self.service_s[:num],
         )
+
+
+def _checked(requests: object) -> list[Request]:
+    if not isinstance(requests, Iterable) or isinstance(requests, (str, bytes)):
+        raise K3Error(f"requests={shown(requests)} must be a sequence of Request")
+    rows = [require_type("requests: each", row, Request) for row in requests]
+    for row in rows:
+        require_number("arrival_s", row.arrival_s, least=0)
+        require_count("input_len", row.input_len, 1, MAX_TOKENS)
+        require_count("output_len", row.output_len, 0, MAX_TOKENS)
+        require_counts("block_ids", row.block_ids, 0, MAX_ID)
+        session_key(row.session_id)
+    return rows
 
 
 def sessions_from_blocks(
@@ -226,6 +260,9 @@ def sessions_from_blocks(
     Returns:
         (R,) uint64.
     """
+    require_column("block_ids", block_ids, "iu")
+    require_offsets(block_offsets, block_ids)
+    require_count("hub_children", hub_children, 1)
     starts, sizes = block_offsets[:-1], np.diff(block_offsets)
     depth = np.zeros(len(starts), np.int64)
     undecided = np.flatnonzero(sizes > 1)
@@ -240,8 +277,3 @@ def sessions_from_blocks(
         undecided = undecided[depth[undecided] + 1 < sizes[undecided]]
     sessions: NDArray[np.uint64] = block_ids[starts + depth].astype(np.uint64)
     return sessions
-
-
-def offsets_of(sizes: Sequence[int]) -> NDArray[np.int64]:
-    """(N+1,) running sums of N sizes, from 0."""
-    return np.concatenate(([0], np.cumsum(np.array(sizes, np.int64)))).astype(np.int64)

@@ -1,5 +1,6 @@
 """Page 3: two kinds of memory in the pages of one pool."""
 
+from collections.abc import Callable
 from typing import Any
 
 import streamlit as st
@@ -10,7 +11,6 @@ from k3core.figures import paged_cache as figures
 from k3core.studies import paged_cache as studies
 from k3core.units import bytes_text, count_text, error_text, percent_text
 
-POOL_SIZES = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
 HEAD_SIZES = (16, 32, 64, 128)
 RANKS = (1, 2, 4, 8, 16)
 MAX_HEADS = 128  # of all ranks
@@ -22,31 +22,25 @@ def num(value: float) -> str:
     return f"{value:,}".replace(",", "{,}")
 
 
-def longest_request(values: Any) -> int:
-    """Pages of the longest request under the controls so far."""
-    sizes = studies.request_sizes(
-        values["model"],
-        values["tp"],
-        values["state_dtype"],
-        values["mla_dtype"],
-        values["pool_heads"],
-        values["pool_dk"],
-        values["pool_dv"],
-        values["pool_tokens_per_page"],
+def size_options(values: Any) -> dict[str, Any]:
+    """The controls that decide the sizes, as arguments of every study."""
+    return {
+        **{name: values[name] for name in ("model", "tp", "state_dtype", "mla_dtype")},
+        "heads": values["pool_heads"],
+        "dk": values["pool_dk"],
+        "dv": values["pool_dv"],
+        "tokens_per_page": values.get("pool_tokens_per_page", 512),
+    }
+
+
+def offered(choose: Callable[..., Any], *keys: str) -> Callable[[Any], Any]:
+    """A bound, default or options of a control: what goes with the controls so far."""
+    return lambda values: choose(
+        studies.request_sizes(**size_options(values)), *(values[key] for key in keys)
     )
-    return studies.pages_for(sizes, values["pool_kda_layers"], values["pool_seq_len"])
 
 
-def pool_sizes(values: Any) -> tuple[int, ...]:
-    """Pools that hold the longest request; the largest one where none does."""
-    needed = longest_request(values)
-    return tuple(size for size in POOL_SIZES if size >= needed) or POOL_SIZES[-1:]
-
-
-def enough_pages(values: Any) -> int:
-    """The smallest pool that holds nearly three of the longest requests."""
-    needed = 2.8 * longest_request(values)
-    return next((size for size in POOL_SIZES if size >= needed), POOL_SIZES[-1])
+LONGEST = ("pool_kda_layers", "pool_seq_len")
 
 
 page = ui.frame("paged_cache")
@@ -66,22 +60,24 @@ v = page.controls(
     ui.Steps("pool_dv", lambda values: PRESETS[values["model"]].dv, "state", options=HEAD_SIZES),
     ui.Slider("pool_requests", 6, "load", low=1, high=8),
     ui.Steps("pool_seq_len", 4096, "load", options=(512, 1024, 2048, 4096, 6144, 8192, 16384)),
-    ui.Slider("pool_kda_layers", 3, "load", low=1, high=6),
-    ui.Steps("pool_tokens_per_page", 512, "pages", options=(128, 256, 512, 768, 1024, 1536)),
-    ui.Steps("pool_pages", enough_pages, "pages", options=pool_sizes),
+    ui.Slider(
+        "pool_kda_layers",
+        3,
+        "load",
+        low=1,
+        high=offered(studies.most_layers, "pool_seq_len"),
+    ),
+    ui.Steps("pool_tokens_per_page", 512, "pages", options=offered(studies.page_choices, *LONGEST)),
+    ui.Steps(
+        "pool_pages",
+        offered(studies.usual_pool, *LONGEST),
+        "pages",
+        options=offered(studies.pool_choices, *LONGEST),
+    ),
     ui.Choice("pool_keep", "cached", "pages", options=("cached", "dropped"), style="segments"),
     ui.Toggle("pool_scrub", True, "pages"),
 )
-sizes: dict[str, Any] = {
-    "model": v.model,
-    "tp": v.tp,
-    "state_dtype": v.state_dtype,
-    "mla_dtype": v.mla_dtype,
-    "heads": v.pool_heads,
-    "dk": v.pool_dk,
-    "dv": v.pool_dv,
-    "tokens_per_page": v.pool_tokens_per_page,
-}
+sizes = size_options(vars(v))
 run = page.study(
     studies.run_pool,
     **sizes,
@@ -233,10 +229,7 @@ def draw_life() -> None:
     knobs = page.body_controls(
         ui.Slider("frag_burst", 6, low=1, high=12), ui.Slider("frag_ids", 32, low=3, high=32)
     )
-    state_sizes = {name: value for name, value in sizes.items() if name != "tokens_per_page"}
-    stuck = page.study(
-        studies.fragments, **state_sizes, burst=knobs.frag_burst, num_ids=knobs.frag_ids
-    )
+    stuck = page.study(studies.fragments, **sizes, burst=knobs.frag_burst, num_ids=knobs.frag_ids)
     page.section(
         "fragments",
         figures.fragment_pictures(stuck.tables),

@@ -71,6 +71,22 @@ def test_each_control_at_its_ends_changes_the_page(usual, scene, key, raw):
     assert shown(app) != usual[scene]
 
 
+LARGEST = {
+    "tp": "1", "state_dtype": "float64", "pool_heads": "128", "pool_requests": "8",
+    "pool_seq_len": "16384", "pool_kda_layers": "6", "pool_tokens_per_page": "1536",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("scene", CONTROLS)
+def test_the_largest_values_go_together(scene):
+    largest = {"float8": "256", "float32": "64"}  # the most pages of a pool that the buffer holds
+    for mla_dtype, pages in largest.items():
+        app = open_page(pool_scene=scene, mla_dtype=mla_dtype, pool_pages=pages, **LARGEST)
+        assert not app.warning
+        shown(app)
+        assert app.select_slider(key="pool_pages").options[-1] == pages
+
+
 @pytest.mark.parametrize(("key", "raw"), [("pool_scene", "x"), ("pool_step", "999")])
 def test_a_bad_link_falls_back_with_a_note(usual, key, raw):
     app = open_page(**{key: raw})

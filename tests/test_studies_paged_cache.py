@@ -3,15 +3,20 @@
 import pandas as pd
 import pytest
 
+from k3core.capacity.presets import PRESETS
 from k3core.figures import paged_cache as figures
 from k3core.studies.paged_cache import (
     lengths,
+    most_layers,
+    page_choices,
     pages_for,
     paging,
+    pool_choices,
     request_sizes,
     run_pool,
     stale_bytes,
     store,
+    usual_pool,
 )
 
 # sizes
@@ -279,3 +284,21 @@ def test_the_main_picture_has_one_bar_per_stay():
     assert any(
         len(rows) == len(stays) and "place" in rows[0] for rows in chart["datasets"].values()
     )
+
+
+@pytest.mark.parametrize("model", PRESETS)
+@pytest.mark.parametrize("mla_dtype", ["float8", "float32"])
+@pytest.mark.parametrize("seq_len", [512, 16384])
+def test_what_is_offered_holds_the_longest_request(model, mla_dtype, seq_len):
+    """At one rank with the most heads, the largest state there is."""
+    largest = {"model": model, "tp": 1, "state_dtype": "float64", "heads": 128}
+    sizes = request_sizes(**largest, mla_dtype=mla_dtype)
+    layers = most_layers(sizes, seq_len)
+    pages = page_choices(sizes, layers, seq_len)
+    assert pages
+    for tokens in pages:
+        sizes = request_sizes(**largest, mla_dtype=mla_dtype, tokens_per_page=tokens)
+        pools = pool_choices(sizes, layers, seq_len)
+        assert usual_pool(sizes, layers, seq_len) in pools
+        assert pools[0] >= pages_for(sizes, layers, seq_len)
+        sizes.require_buffer(pools[-1])

@@ -29,7 +29,7 @@ def pack_heads(state: torch.Tensor) -> torch.Tensor:
     """
     require_type("state", state, torch.Tensor)
     require(state.ndim == 4, f"state has shape {tuple(state.shape)}; allowed: (B, H, dk, dv)")
-    return state.detach().transpose(0, 1).reshape(-1).clone()
+    return state.detach().transpose(0, 1).clone(memory_format=torch.contiguous_format).reshape(-1)
 
 
 def unpack_heads(flat: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
@@ -53,7 +53,8 @@ def unpack_heads(flat: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         f"flat has shape {tuple(flat.shape)}; shape={shape} needs ({math.prod(shape)},)",
     )
     batch, heads, dk, dv = shape
-    return flat.detach().reshape(heads, batch, dk, dv).transpose(0, 1).contiguous().clone()
+    by_head = flat.detach().reshape(heads, batch, dk, dv)
+    return by_head.transpose(0, 1).clone(memory_format=torch.contiguous_format)
 
 
 def head_slice(flat: torch.Tensor, num_heads: int, start: int, stop: int) -> torch.Tensor:

@@ -66,8 +66,7 @@ class StateFormat:
 
     def decode(self, stream: torch.Tensor) -> Any:
         """A copy of what was encoded, from at least ``num_bytes`` bytes."""
-        flat = from_bytes(stream[: self.state_bytes], self.dtype, (math.prod(self.shape),))
-        recurrent = unpack_heads(flat, self.shape)
+        recurrent = unpack_heads(stream[: self.state_bytes].view(self.dtype), self.shape)
         if self.container is None:
             return recurrent
         window = None

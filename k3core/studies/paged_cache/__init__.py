@@ -1,5 +1,11 @@
 """Studies of the page pool: a run, pages by length, storage, stale bytes, forks, fragments."""
 
+from k3core.studies.paged_cache.choices import (
+    most_layers,
+    page_choices,
+    pool_choices,
+    usual_pool,
+)
 from k3core.studies.paged_cache.fork import ForkStudy, fork
 from k3core.studies.paged_cache.fragments import FragmentStudy, fragments
 from k3core.studies.paged_cache.lengths import LengthStudy, lengths
@@ -22,10 +28,14 @@ __all__ = [
     "fork",
     "fragments",
     "lengths",
+    "most_layers",
+    "page_choices",
     "pages_for",
     "paging",
+    "pool_choices",
     "request_sizes",
     "run_pool",
     "stale_bytes",
     "store",
+    "usual_pool",
 ]

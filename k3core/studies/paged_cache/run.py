@@ -216,8 +216,10 @@ class _Run:
 
     def store(self, request: _Request, state: LayerState) -> None:
         for layer in range(self.kda_layers):
-            shift = ord(request.name) + layer
-            request.states[layer] = LayerState(state.recurrent.roll(shift, -1), state.conv_window)
+            request.states[layer] = state
+            if state is self.last_state:  # every request and layer ends with another one
+                rolled = state.recurrent.roll(ord(request.name) + layer, -1)
+                request.states[layer] = LayerState(rolled, state.conv_window)
             request.cache.store_kda(layer, request.states[layer])
             self.bytes_written += self.sizes.kda_bytes
 

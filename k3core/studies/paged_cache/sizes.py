@@ -21,6 +21,7 @@ TORCH_DTYPES = {
     "float16": torch.float16,
     "float8": torch.float8_e4m3fn,
 }
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 MAX_BUFFER_BYTES = 256 * 2**20
 
 
@@ -128,19 +129,13 @@ def request_sizes(
     return RequestSizes(RequestMemory(sized, tp, state_dtype, mla_dtype=mla_dtype), tokens_per_page)
 
 
-def raw_bytes(values: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor as 1-D uint8: a bitwise comparison works for every format."""
-    return values.contiguous().reshape(-1).view(torch.uint8)
-
-
 def num_different(left: torch.Tensor, right: torch.Tensor) -> int:
     """Elements whose bits differ; all of them when shape or format differ."""
     if left.shape != right.shape or left.dtype != right.dtype:
         return max(left.numel(), right.numel())
-    width, left, right = left.dtype.itemsize, raw_bytes(left), raw_bytes(right)
-    if torch.equal(left, right):
-        return 0
-    return int((left.reshape(-1, width) != right.reshape(-1, width)).any(dim=1).sum())
+    bits = _INTEGERS[left.dtype.itemsize]
+    left, right = left.contiguous().view(bits), right.contiguous().view(bits)
+    return 0 if torch.equal(left, right) else int((left != right).sum())
 
 
 def max_difference(left: torch.Tensor, right: torch.Tensor) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from k3core.paged_cache.pool import PagePool
@@ -39,7 +40,11 @@ class UnscrubbedPool(WatchedPool):
 
 def stale_content(pool: PagePool, page: int, dtype: str) -> tuple[int, int]:
     """Bytes that are not zero, and values that are NaN when read in ``dtype``."""
-    content = torch.from_numpy(pool.page_bytes_view(page).copy())
+    view = pool.page_bytes_view(page)
+    stale = int(np.count_nonzero(view))
+    if not stale:
+        return 0, 0
+    content = torch.from_numpy(view.copy())
     width = TORCH_DTYPES[dtype].itemsize
     values = content[: len(content) // width * width].view(TORCH_DTYPES[dtype])
-    return int((content != 0).sum()), int(values.to(torch.float32).isnan().sum())
+    return stale, int(values.to(torch.float32).isnan().sum())

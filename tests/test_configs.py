@@ -141,7 +141,7 @@ def test_what_is_no_known_hybrid_is_refused_with_the_reason(text, message):
         parse_config(text)
 
 
-@pytest.mark.parametrize("value", [0, -1, 3.5, "96", True, [96]])
+@pytest.mark.parametrize("value", [0, -1, 3.5, "96", True, [96], 10**30])
 def test_a_size_that_is_no_count_is_refused_by_name(value):
     config = copy.deepcopy(KIMI_K3)
     config["text_config"]["linear_attn_config"]["num_heads"] = value
@@ -174,3 +174,26 @@ def test_block_types_by_name_and_by_character_agree():
 def test_any_json_is_read_or_refused_by_the_error_type(value):
     with contextlib.suppress(CapacityError):
         parse_config(json.dumps({"linear_attn_config": value, "num_hidden_layers": value}))
+
+
+@pytest.mark.parametrize("num_layers", [10**9, 10**18])
+@pytest.mark.parametrize("code", ["kimi-linear-48b", "ling-3.0-flash", "qwen3-next"])
+def test_a_file_with_absurd_sizes_is_refused_at_once(code, num_layers):
+    with pytest.raises(ConfigError, match="num_hidden_layers"):
+        parse_config(PUBLIC[code] | {"num_hidden_layers": num_layers})
+
+
+def test_a_long_list_of_repeated_layers_is_refused_at_once():
+    layers = [*range(1, 28)] * 10_000
+    with pytest.raises(ConfigError, match="twice"):
+        parse_config(_with_lists(kda_layers=layers))
+
+
+def test_indexer_keys_are_read_and_counted_apart():
+    """GLM-5.3-Flash: a key of 128 per four tokens and layer; fp8 with an fp32 scale is 132 B."""
+    parsed = parse_config(GLM_5_3_FLASH)
+    assert (parsed.preset.indexer_dim, parsed.preset.indexer_pool) == (128, 4)
+    memory, known = (RequestMemory(p, 8) for p in (parsed.preset, MODELS["glm-5.3-flash"]))
+    assert memory.indexer_bytes_per_token == known.indexer_bytes_per_token == 11 * 132 / 4
+    assert memory.kv_bytes(100) == 100 * 11 * 512 * 2
+    assert RequestMemory(MODELS["kimi-k3"]).indexer_bytes_per_token == 0

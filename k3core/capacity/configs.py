@@ -9,14 +9,15 @@ cache nor is known to be harmless is reported.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from k3core.capacity.config_fields import HARMLESS
 from k3core.capacity.hybrids import layer_ids
-from k3core.capacity.model import ModelPreset
-from k3core.errors import CapacityError, require
+from k3core.capacity.model import MAX_LAYERS, MAX_SIZE, ModelPreset
+from k3core.errors import CapacityError, require, require_count, require_type
 
 MAX_CONFIG_CHARS = 2_000_000
 _NESTED = ("text_config", "llm_config", "language_config")
@@ -74,9 +75,8 @@ class _Fields:
         """A whole number of at least ``low``."""
         value = self.get(name, default)
         require(value is not None, f"the config lacks {self.where}{name}", ConfigError)
-        good = isinstance(value, int) and not isinstance(value, bool) and value >= low
-        require(good, f"{self.where}{name}={value!r} must be an integer >= {low}", ConfigError)
-        return int(value)
+        most = MAX_LAYERS if name == "num_hidden_layers" else MAX_SIZE
+        return require_count(f"{self.where}{name}", value, low, most, ConfigError)
 
     def one_of(self, *names: str) -> int:
         """The first of several names for one size."""
@@ -139,6 +139,10 @@ def check_layers(
     Raises:
         ConfigError: a layer is named twice, missing, or does not exist.
     """
+    require_type("lists", lists, Mapping, ConfigError)  # type: ignore[type-abstract]
+    for name, ids in lists.items():
+        require_type(name, ids, list, ConfigError)
+    require_count("num_layers", num_layers, 1, MAX_LAYERS, ConfigError)
     named = [index for ids in lists.values() for index in ids]
     names = " and ".join(lists)
     require(
@@ -146,7 +150,7 @@ def check_layers(
         f"{names} must hold whole numbers",
         ConfigError,
     )
-    twice = sorted({i for i in named if named.count(i) > 1})
+    twice = sorted(i for i, times in Counter(named).items() if times > 1)
     require(not twice, f"{names} name layer {_few(twice)} twice", ConfigError)
     base = 0 if 0 in named else 1
     expected = set(range(base, base + num_layers))

@@ -7,6 +7,7 @@ head.
 from __future__ import annotations
 
 from k3core.capacity.model import ModelPreset
+from k3core.errors import CapacityError, require_type
 
 _AIC = "as carried by ai-dynamo/aiconfigurator model_configs"
 
@@ -83,6 +84,8 @@ _QWEN = tuple(
 
 def layer_ids(pattern: str, marks: str) -> tuple[int, ...]:
     """1-based places of the characters ``marks`` in a Nemotron-H layer pattern."""
+    require_type("pattern", pattern, str, CapacityError)
+    require_type("marks", marks, str, CapacityError)
     return tuple(place for place, mark in enumerate(pattern, 1) if mark in marks)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from k3core.capacity.model import ModelPreset
 from k3core.dtypes import dtype_bytes
-from k3core.errors import require, require_count
+from k3core.errors import require, require_count, require_number, shown
 
 DTYPES = ("float32", "float64")
 
@@ -54,10 +54,13 @@ class StackSizes:
             f"({self.kda_per_mla} KDA layers to 1 MLA layer)",
         )
         require_count("conv_width", self.conv_width, 2)
-        require(self.lower_bound < 0, f"lower_bound={self.lower_bound} is not negative")
         require(
-            self.dtype in DTYPES,
-            f"dtype={self.dtype!r} is unknown; allowed: {', '.join(DTYPES)}",
+            require_number("lower_bound", self.lower_bound) < 0,
+            f"lower_bound={self.lower_bound} is not negative",
+        )
+        require(
+            isinstance(self.dtype, str) and self.dtype in DTYPES,
+            f"dtype={shown(self.dtype)} is unknown; allowed: {', '.join(DTYPES)}",
         )
 
     @property

@@ -51,6 +51,8 @@ class RequestMemory:
 
     def __post_init__(self) -> None:
         require_type("model", self.model, ModelPreset, CapacityError)
+        for name in ("mla_dtype", "drafter_dtype"):
+            require_type(name, getattr(self, name), str, CapacityError)
         if not self.mla_dtype:
             object.__setattr__(self, "mla_dtype", self.model.mla_dtype)
         if not self.drafter_dtype:

@@ -19,7 +19,8 @@ from functools import cached_property
 
 from k3core.errors import CapacityError, require, require_count, require_type, shown
 
-MAX_SIZE = 2**31
+MAX_SIZE, MAX_HEADS, MAX_LAYERS = 2**31, 2**16, 10_000
+_MOST = {"num_heads": MAX_HEADS, "num_kda_layers": MAX_LAYERS}
 _COMMON_TPS = (1, 2, 4, 8, 16)
 _SIZES = (
     "num_kda_layers", "num_heads", "dk", "dv", "conv_width", "mla_latent_dim", "hidden_size",
@@ -93,12 +94,13 @@ class ModelPreset:
 
     def __post_init__(self) -> None:
         for name in _SIZES:
-            require_count(name, getattr(self, name), 1, MAX_SIZE, CapacityError)
+            most = _MOST.get(name, MAX_SIZE)
+            require_count(name, getattr(self, name), 1, most, CapacityError)
         for name in ("num_key_heads", "num_kv_heads", "indexer_dim"):
             require_count(name, getattr(self, name), 0, MAX_SIZE, CapacityError)
         require(
-            self.kind in KIND_NAMES,
-            f"kind={self.kind!r} is unknown; allowed: {', '.join(KIND_NAMES)}",
+            isinstance(self.kind, str) and self.kind in KIND_NAMES,
+            f"kind={shown(self.kind)} is unknown; allowed: {', '.join(KIND_NAMES)}",
             CapacityError,
         )
         for name in ("mla_layer_ids", "other_layer_ids"):

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from k3core.capacity.planner import CapacityPlan
 from k3core.capacity.rollback import MAX_DRAFTS
-from k3core.errors import CapacityError, require, require_count, require_number, require_type
+from k3core.errors import CapacityError, require, require_count, require_number, require_type, shown
 
 GOLDEN_SOURCE = "InferenceX #2697, #2725, #2814, #2845: Kimi K3 DSpark, bonus token included"
 # Drafts per step -> tokens per step of Kimi K3 with a DSpark drafter.
@@ -27,6 +27,11 @@ def expected_tokens(acceptance: Sequence[float]) -> float:
     Args:
         acceptance: probability that draft i is accepted when all before it were, in [0, 1].
     """
+    require(
+        isinstance(acceptance, Sequence) and not isinstance(acceptance, str),
+        f"acceptance={shown(acceptance)} must be a sequence of numbers",
+        CapacityError,
+    )
     for place, chance in enumerate(acceptance):
         require_number(f"acceptance[{place}]", chance, least=0, most=1, error=CapacityError)
     total, alive = 1.0, 1.0

@@ -126,6 +126,18 @@ def grid_scene(page: Page, inputs: Mapping[str, Any]) -> None:
     )
 
 
+def printed_specs(own: PrintedPool) -> tuple[Control, ...]:
+    """Fields for the counts of a pool, starting at those of ``own``."""
+    return (
+        Number("printed_blocks", own.num_blocks, "", low=1, high=2**31),
+        Number("printed_limit", own.limit, "", low=1, high=2**24),
+        Number("printed_block", own.block_tokens, "", low=0, high=2**24),
+        Number("printed_fixed", own.fixed_blocks, "", low=0, high=2**20),
+        Number("printed_groups", own.groups, "", low=1, high=4096),
+        Number("printed_running", own.running, "", low=0, high=2**20),
+    )
+
+
 def printed_scene(page: Page, inputs: Mapping[str, Any]) -> None:
     """What a log prints about a pool, from counts that a log or a report states."""
     try:
@@ -133,18 +145,7 @@ def printed_scene(page: Page, inputs: Mapping[str, Any]) -> None:
         own = PrintedPool.of(planned.blocks, planned.deployment.context, 1)
     except CapacityError:
         own = RECIPE
-    knobs = in_cells(
-        page,
-        (
-            Number("printed_blocks", own.num_blocks, "", low=1, high=2**31),
-            Number("printed_limit", own.limit, "", low=1, high=2**24),
-            Number("printed_block", own.block_tokens, "", low=0, high=2**24),
-            Number("printed_fixed", own.fixed_blocks, "", low=0, high=2**20),
-            Number("printed_groups", own.groups, "", low=1, high=4096),
-            Number("printed_running", own.running, "", low=0, high=2**20),
-        ),
-        3,
-    )
+    knobs = in_cells(page, printed_specs(own), 3)
     r = page.study(
         studies.printed,
         num_blocks=knobs["printed_blocks"],

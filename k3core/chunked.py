@@ -139,26 +139,31 @@ def _run_segment(
         _split(x.to(state.dtype), chunk_len) for x in (q, k, v, g, beta)
     )
     chunks = _prepare(query, key, log_decay, strength.squeeze(-1), room)
-    num_chunks, num_heads, padded_len, dv = value.shape
+    _, num_heads, padded_len, dv = value.shape
+    shape = (num_heads, padded_len, dv)
+    both_room = room.take("both", state, num_heads, 2 * padded_len, dv)
+    error_room, update_room, own_room = (
+        room.take(name, state, *shape) for name in ("error", "update", "own")
+    )
+    targets = [None] * len(value) if out is None else out.split(chunk_len, dim=1)
     outputs = []
-    for n in range(num_chunks):
-        shape = (num_heads, padded_len, dv)
-        both = torch.bmm(
-            chunks.left[n], state, out=room.take("both", state, num_heads, 2 * padded_len, dv)
-        )
+    for target, value_n, left, right, inverse, products, decay in zip(
+        targets, value.unbind(0), *(x.unbind(0) for x in chunks), strict=True
+    ):
+        both = torch.bmm(left, state, out=both_room)
         predicted, out_n = both.view(num_heads, padded_len, 2, dv).unbind(2)
-        error = torch.sub(value[n], predicted, out=room.take("error", state, *shape))
-        update = torch.bmm(chunks.inverse[n], error, out=room.take("update", state, *shape))
-        own = torch.bmm(chunks.products[n], update, out=room.take("own", state, *shape))
-        if out is None:
+        error = torch.sub(value_n, predicted, out=error_room)
+        update = torch.bmm(inverse, error, out=update_room)
+        own = torch.bmm(products, update, out=own_room)
+        if target is None:
             outputs.append((out_n + own)[:, :chunk_len])
         else:
-            rows = out[:, n * chunk_len : (n + 1) * chunk_len]
-            torch.add(out_n[:, : rows.shape[1]], own[:, : rows.shape[1]], out=rows)
+            num_rows = target.shape[1]
+            torch.add(out_n[:, :num_rows], own[:, :num_rows], out=target)
         if room.reused:
-            state.mul_(chunks.decay[n]).baddbmm_(chunks.right[n], update)
+            state.mul_(decay).baddbmm_(right, update)
         else:
-            state = torch.baddbmm(state * chunks.decay[n], chunks.right[n], update)
+            state = torch.baddbmm(state * decay, right, update)
     if out is None:
         out = torch.cat(outputs, dim=1)[:, : v.shape[1]].to(v.dtype)
     return out, state
@@ -245,7 +250,7 @@ def _inverse(lower: Tensor) -> Tensor:
 
 
 def _diagonal_blocks(x: Tensor, size: int) -> Tensor:
-    """The n = C // size blocks on the diagonal of (M, R, C) matrices: a view (M, n, R // n, size)."""
+    """Blocks on the diagonal of (M, R, C) matrices as a view (M, n, R // n, size), n = C // size."""
     num_blocks = x.shape[2] // size
     blocks = x.unflatten(1, (num_blocks, -1)).unflatten(3, (num_blocks, size))
     return blocks.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)

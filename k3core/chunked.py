@@ -250,7 +250,7 @@ def _inverse(lower: Tensor) -> Tensor:
 
 
 def _diagonal_blocks(x: Tensor, size: int) -> Tensor:
-    """Blocks on the diagonal of (M, R, C) matrices as a view (M, n, R // n, size), n = C // size."""
+    """Diagonal blocks of (M, R, C) matrices: a view (M, n, R // n, size) with n = C // size."""
     num_blocks = x.shape[2] // size
     blocks = x.unflatten(1, (num_blocks, -1)).unflatten(3, (num_blocks, size))
     return blocks.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)

@@ -1,41 +1,23 @@
-"""The verification itself: every row can fail, every fault is noticed, nothing leaks."""
+"""The verification itself: rows, matrix of faults, private copies, command line."""
 
 import math
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
-from streamlit.testing.v1 import AppTest
 
 from k3core import __main__ as cli
-from k3core import decode, kda
-from k3core.capacity.memory import RequestMemory
-from k3core.engine import Engine, RequestResult
+from k3core import kda
+from k3core.engine import Engine
 from k3core.errors import K3Error
-from k3core.figures import verification as figures
-from k3core.figures.style import dress
-from k3core.fleet import (
-    ROUTERS,
-    BudgetController,
-    ConsistentHashRing,
-    FleetResult,
-    FleetSimulator,
-)
-from k3core.i18n import has_text, t
-from k3core.paged_cache import PagedCache, PagePool
-from k3core.parallel import KDAContextParallel
-from k3core.replayssm import RawInputRing, ReplaySSM
+from k3core.i18n import has_text
 from k3core.studies import verification as v
-from k3core.studies.verification import checks_memory
 from k3core.studies.verification.check import Case, Check, difference
 from k3core.studies.verification.inputs import sequences
 from k3core.studies.verification.subject import private_subject, real_subject
 
-PAGE = "pages/9_Verification.py"
 SOURCE_ROWS = {
     "test_verify_replay_partial_matches_full_recurrence": "decode",
     "test_snapshot_cost_ratio_exceeds_one_and_grows_with_state": "decode",
@@ -157,198 +139,6 @@ def test_rows_are_not_joined_from_different_runs_or_with_gaps(matrix):
         v.verdicts(matrix.columns[v.HEALTHY])
     with pytest.raises(K3Error, match="different fault"):
         v.verdicts(matrix.columns["gate_multiplier"], v.read_other_checks())
-
-
-# Every row can fail: the mechanism is broken, and the row must see it.
-
-
-def wrapped(owner, name, change):
-    real = getattr(owner, name)
-
-    def replacement(*args, **kwargs):
-        return change(real(*args, **kwargs))
-
-    return owner, name, replacement
-
-
-def fixed(owner, name, value):
-    """An attribute that always reads as ``value``."""
-    return owner, name, property(lambda self: value, lambda self, given: None)
-
-
-def share_memory(self, other):
-    self.__dict__.update(other.__dict__)
-
-
-def free_of_any_kind(real):
-    return lambda self, pages, kind=None: real(self, pages)
-
-
-def more_bytes(result):
-    return replace(
-        result, traffic=tuple(replace(t, sent_bytes=t.sent_bytes + 8) for t in result.traffic)
-    )
-
-
-def ready_at_once(cache_type):
-    class Eager(cache_type):
-        def register(self, tokens, block_payloads=None):
-            ticket = super().register(tokens, block_payloads)
-            self.mark_ready(ticket)
-            return ticket
-
-    return Eager
-
-
-def lookup_with(cache_type, **changes):
-    class Changed(cache_type):
-        def lookup(self, tokens):
-            hit = super().lookup(tokens)
-            return replace(hit, **{name: change(hit) for name, change in changes.items()})
-
-    return Changed
-
-
-def replacing(cache_type):
-    class Replacing(cache_type):
-        def persist_checkpoint(self, tokens, boundary, group, payload=None):
-            end = self.hashes(tokens)[boundary // self.hash_block_tokens - 1]
-            if group in self.checkpoint_groups(end):
-                self.evict_checkpoint(end, group)
-            return super().persist_checkpoint(tokens, boundary, group, payload)
-
-    return Replacing
-
-
-def looks_ahead(real):
-    def kda_chunk(q, k, v, g, beta, *rest):
-        out, state = real(q, k, v, g, beta, *rest)
-        return out + 1e-12 * v.sum(2, keepdim=True), state
-
-    return kda_chunk
-
-
-def in_checks(name, change):
-    """The name as ``checks_memory`` sees it, replaced by ``change`` of it."""
-    return checks_memory, name, change(getattr(checks_memory, name))
-
-
-SABOTAGE = {
-    "chunk_matches_oracle": lambda: wrapped(kda, "kda_chunk", lambda r: (r[0], r[1] * 1.0001)),
-    "chunk_survives_gate_at_bound": lambda: wrapped(
-        kda, "kda_chunk", lambda r: (r[0] * math.nan, r[1])
-    ),
-    "chunk_is_causal": lambda: (kda, "kda_chunk", looks_ahead(kda.kda_chunk)),
-    "gates_match_oracle": lambda: wrapped(kda, "kda_gate", lambda g: g * (1 + 1e-9)),
-    "convolution_matches_oracle": lambda: wrapped(
-        kda, "short_convolution", lambda r: (r[0], torch.zeros_like(r[1]))
-    ),
-    "test_snapshot_cost_ratio_exceeds_one_and_grows_with_state": lambda: (
-        decode,
-        "snapshot_cost_ratio",
-        lambda heads, dk, dv, draft_len=1: 4.0,
-    ),
-    "figure_bytes_come_from_mechanism": lambda: wrapped(decode, "snapshot_bytes", lambda x: x + 1),
-    "test_ring_evicts_oldest_at_capacity": lambda: wrapped(ReplaySSM, "pop", lambda s: s * 1.01),
-    "test_pop_after_refill_returns_oldest": lambda: wrapped(ReplaySSM, "pop", lambda s: s + 3),
-    "test_copy_from_is_deep_and_independent": lambda: (ReplaySSM, "copy_from", share_memory),
-    "ring_window_equals_batch": lambda: wrapped(RawInputRing, "window", lambda w: w[:-1]),
-    "test_append_mla_increments_pages_across_boundary": lambda: wrapped(
-        PagedCache, "read_mla", lambda rows: rows * 0
-    ),
-    "test_pack_unpack_roundtrip": lambda: in_checks(
-        "pack_heads", lambda real: lambda state: state.reshape(-1).clone()
-    ),
-    "test_store_and_load_roundtrip": lambda: wrapped(
-        PagedCache, "load_kda", lambda s: s._replace(conv_window=s.conv_window.flip(1))
-    ),
-    "page_sets_stay_disjoint": lambda: wrapped(PagePool, "free_order", lambda x: x[:-1]),
-    "bad_page_calls_raise": lambda: (PagePool, "free", free_of_any_kind(PagePool.free)),
-    "retyped_page_leaks_no_bytes": lambda: wrapped(
-        PagePool, "page_bytes_view", lambda view: view | 1
-    ),
-    "test_register_then_lookup_at_same_prefix_hits": lambda: in_checks(
-        "PrefixCache", lambda real: lookup_with(real, matched_tokens=lambda hit: 0)
-    ),
-    "test_two_stage_uses_longest_checkpoint_boundary": lambda: in_checks(
-        "PrefixCache", lambda real: lookup_with(real, matched_tokens=lambda hit: hit.cap_tokens)
-    ),
-    "test_lookup_without_checkpoint_misses": lambda: in_checks(
-        "PrefixCache", lambda real: lookup_with(real, hit=lambda hit: True)
-    ),
-    "test_checkpoint_atomic_across_groups": lambda: in_checks(
-        "PrefixCache", lambda real: lookup_with(real, matched_tokens=lambda hit: hit.cap_tokens)
-    ),
-    "entry_invisible_until_ready": lambda: in_checks("PrefixCache", ready_at_once),
-    "last_token_is_computed": lambda: in_checks(
-        "PrefixCache", lambda real: lookup_with(real, matched_tokens=lambda hit: hit.mla_tokens)
-    ),
-    "published_checkpoint_never_changes": lambda: in_checks("PrefixCache", replacing),
-    "hash_names_whole_prefix": lambda: in_checks(
-        "chained_hash", lambda real: lambda parent, tokens: real(b"", tokens)
-    ),
-    "lookup_matches_brute_force": lambda: in_checks(
-        "PrefixCache", lambda real: lookup_with(real, matched_tokens=lambda hit: hit.mla_tokens)
-    ),
-    "test_engine_returns_hit_stats": lambda: fixed(Engine, "use_cache", False),
-    "test_engine_miss_returns_zero": lambda: fixed(RequestResult, "reused_tokens", 512),
-    "checkpoint_matches_oracle": lambda: wrapped(kda, "kda_chunk", lambda r: (r[0], r[1] * 1.0001)),
-    "pages_survive_eviction": lambda: wrapped(
-        PagePool, "stats", lambda s: replace(s, num_free=s.num_free - 1)
-    ),
-    "conv_halo_matches_oracle": lambda: wrapped(
-        KDAContextParallel,
-        "short_convolution",
-        lambda r: replace(r, outputs=r.outputs.roll(1, dims=1)),
-    ),
-    "message_bytes_do_not_grow": lambda: wrapped(KDAContextParallel, "prefill", more_bytes),
-    "test_ring_distributes_sessions_uniformly": lambda: (
-        ConsistentHashRing,
-        "route",
-        lambda self, session: self.clusters[:2],
-    ),
-    "test_remove_cluster_only_affects_few_sessions": lambda: wrapped(
-        ConsistentHashRing, "route", lambda route: route._replace(secondary=route.primary)
-    ),
-    "test_budget_isolates_long_burst_from_short": lambda: wrapped(
-        BudgetController, "admit", lambda ticket: None
-    ),
-    "test_simulator_routes_to_primary_on_hit": lambda: (
-        ROUTERS["session"],
-        "choose",
-        lambda self, request, now: request % 2,
-    ),
-    "requests_are_conserved": lambda: wrapped(FleetResult, "num_served", lambda n: n + 1),
-    "same_seed_gives_same_bytes": lambda: (
-        FleetResult,
-        "as_dict",
-        lambda self: {"id": str(np.random.default_rng().random())},
-    ),
-    "cluster_cache_matches_plain_lru": lambda: fixed(FleetSimulator, "capacity_blocks", 250),
-    "state_bytes_match_real_tensors": lambda: fixed(RequestMemory, "kda_bytes_per_layer", 786_432),
-    "break_even_matches_published_sizes": lambda: fixed(RequestMemory, "break_even_len", 4064.0),
-}
-
-
-@pytest.mark.parametrize("row", SABOTAGE)
-def test_a_row_sees_its_mechanism_broken(row, monkeypatch):
-    check = CHECK[row]
-    assert check.read(Case(real_subject())).deviation <= check.tolerance
-    owner, name, replacement = SABOTAGE[row]()
-    monkeypatch.setattr(owner, name, replacement, raising=False)
-    assert check.read(Case(real_subject())).deviation > check.tolerance
-
-
-def test_a_row_sees_time_that_nobody_spent():
-    case, check = Case(real_subject()), CHECK["littles_law_holds"]
-    assert check.read(case).deviation <= check.tolerance
-    next(iter(case._memo.values())).area_s[0] *= 1.001
-    assert check.read(case).deviation > check.tolerance
-
-
-def test_every_row_is_broken_here_or_by_a_fault_or_declared_blind():
-    outside = {check.id for check in v.CHECKS if not check.in_matrix}
-    assert outside == set(SABOTAGE) | {"littles_law_holds"}
 
 
 # Faults
@@ -506,7 +296,7 @@ def test_difference_is_relative_to_what_is_expected():
     assert difference(expected + torch.tensor([0.5, 0.0]), expected.numpy()) == pytest.approx(0.01)
 
 
-# Words, command line, pictures
+# Words and command line
 
 
 def test_every_row_and_fault_has_its_words():
@@ -568,91 +358,3 @@ def test_counts_of_the_matrix_agree_with_its_cells(matrix):
     assert matrix.num_self_blind("undecayed_delta") == 7
     assert matrix.num_self_rows == 9
     assert matrix.count("blind") + matrix.count("caught") == matrix.num_rows * matrix.num_faults
-
-
-@pytest.mark.parametrize("fault", ["healthy", "gate_multiplier"])
-@pytest.mark.parametrize("width", [1000, 250])
-def test_pictures_compile_on_a_desktop_and_on_a_phone(matrix, fault, width):
-    import vl_convert
-
-    tables = {**matrix.tables, "selected": pd.DataFrame({"fault": [fault]})}
-    charts = {
-        "main": figures.main_picture(tables),
-        **figures.fig_break_it(tables),
-        **figures.fig_blind_spots(tables),
-        **figures.fig_keys(v.key_sweep().tables),
-    }
-    for name, chart in charts.items():
-        chart.title = ""
-        spec = dress(chart.properties(width=width), "verification").to_dict()
-        svg = vl_convert.vegalite_to_svg(spec)
-        assert "verification." not in svg, name
-        assert svg.count("<path") + svg.count("<text") > 15, name
-
-
-def test_main_picture_has_a_cell_for_every_row_and_fault(matrix):
-    spec = figures.main_picture(matrix.tables).to_dict()
-    largest = max(spec["datasets"].values(), key=len)
-    assert len(largest) == len(v.MATRIX_CHECKS) * len(v.FAULT_CODES)
-
-
-# The page
-
-
-def open_page(**query):
-    app = AppTest.from_file(f"../{PAGE}", default_timeout=120)
-    for key, value in query.items():
-        app.query_params[key] = value
-    return app.run()
-
-
-def metrics(app):
-    assert not app.exception
-    return [metric.value for metric in app.metric]
-
-
-def test_page_shows_the_counts(matrix, healthy):
-    shown = metrics(open_page())
-    assert shown[:3] == [f"{healthy.num_pass} / {healthy.num_checks}", "0", "7 / 7"]
-    assert shown[3] == f"{matrix.count('blind')} / {matrix.num_rows * matrix.num_faults}"
-
-
-def test_choosing_a_fault_runs_the_checks_again_and_adds_the_broken_values():
-    before = open_page()
-    app = open_page(fault="commit_off_by_one")
-    assert metrics(app)[:2] == ["52 / 60", "8"]
-    assert len(app.get("vega_lite_chart")) == len(before.get("vega_lite_chart")) + 1
-    assert t("verification.fault.commit_off_by_one") in [c.value for c in app.caption]
-
-
-def test_rows_can_be_narrowed_to_the_failed_ones():
-    app = open_page(fault="conv_not_rolled_back", check_rows="failed")
-    tables = [frame.value for frame in app.dataframe if "claim" in frame.value.columns]
-    assert set(tables[0]["id"]) == {
-        row for row, faults in v.EXPECTED.items() if "conv_not_rolled_back" in faults
-    }
-    assert (tables[0]["verdict"] == t("verification.label.fail")).all()
-    assert "Speculative_Replay?" in tables[0]["open"].iloc[0]
-    assert "fault=conv_not_rolled_back" in tables[0]["open"].iloc[0]
-
-
-def test_no_row_of_a_kind_is_said_in_words():
-    app = open_page(check_rows="failed")
-    assert t("verification.rows.none") in [c.value for c in app.caption]
-
-
-def test_format_and_keys_change_the_numbers():
-    def cells(**query):
-        app = open_page(**query)
-        assert not app.exception
-        return next(f.value for f in app.dataframe if "tolerance" in f.value.columns)
-
-    plain = cells()
-    assert not plain.equals(cells(check_dtype="float32"))
-    assert not plain.equals(cells(check_keys="random"))
-
-
-def test_an_unknown_fault_in_the_link_is_noted():
-    app = open_page(fault="gremlins")
-    assert any("gremlins" in warning.value for warning in app.warning)
-    assert metrics(app)[1] == "0"

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
 from k3core.capacity.memory import RequestMemory
 from k3core.capacity.presets import PRESETS
 from k3core.prefix_cache import PromptHashes
-from k3core.studies.prefix_cache.scene import (
-    flow_table,
-    kept_boundaries,
-    make_scene,
-    missing_states,
-    view_tables,
-)
+from k3core.studies.prefix_cache.cases import FIRST, Case
+from k3core.studies.prefix_cache.scene import flow_table, make_scene, view_tables
 
 _CHAIN_BLOCKS = 5
 
@@ -103,67 +99,21 @@ class LadderStudy:
     num_below: int
 
 
-def lookup(
-    prompt_len: int = 5200,
-    shared_len: int = 4300,
-    first_tail: int = 0,
-    block_tokens: int = 512,
-    num_groups: int = 3,
-    policy: str = "every",
-    every_blocks: int = 2,
-    missing_group: str = "1",
-    missing_boundary: int = 4096,
-    ready: bool = True,
-    seed: int = 0,
-    drafter_drop: bool = False,
-    evicted: str = "none",
-    salted: bool = False,
-) -> LookupStudy:
+def lookup(**case: Any) -> LookupStudy:
     """Register a first prompt, keep its checkpoints, look the second prompt up.
 
     Args:
-        prompt_len: tokens of the second prompt.
-        shared_len: tokens that both prompts begin with.
-        first_tail: tokens of the first prompt after the shared part.
-        block_tokens: tokens per hash block.
-        num_groups: KDA groups.
-        policy: one of ``POLICIES``.
-        every_blocks: distance of checkpoints in blocks, for the policy ``every``.
-        missing_group: group without a checkpoint at ``missing_boundary``: a number, ``none`` or
-            ``all``.
-        missing_boundary: token position.
-        ready: whether the first prompt's bytes are written.
-        seed: of the token ids.
-        drafter_drop: a drafter gives up the last matched block.
-        evicted: one of ``EVICTIONS``: what has left the cache since.
-        salted: the second prompt is another tenant's.
+        case: fields of ``Case``.
 
     Raises:
         K3Error: the shared part is longer than the prompt, or an unknown code.
     """
-    kept = kept_boundaries(policy, every_blocks, shared_len + first_tail, block_tokens)
-    missing = missing_states(missing_group, missing_boundary, num_groups)
-    scene = make_scene(
-        prompt_len,
-        shared_len,
-        first_tail,
-        block_tokens,
-        num_groups,
-        kept,
-        missing,
-        ready,
-        seed,
-        int(drafter_drop),
-        evicted,
-        salted,
-    )
-    hit = scene.cache.lookup(scene.prompt)
+    scene = make_scene(Case(**case))
+    told, hit = scene.case, scene.cache.lookup(scene.prompt)
     gap = hit.missing_groups.get(hit.partial_tokens, ())
     views = view_tables(scene, hit)
     account = pd.DataFrame(hit.loss_account().items(), columns=["code", "tokens"])
-    num_states = sum(
-        (boundary, group) not in missing for boundary in kept for group in range(num_groups)
-    )
+    num_states = int(views["kept"]["states"].sum())
     full = RequestMemory(PRESETS["kimi-k3"]).state_bytes_per_request
     return LookupStudy(
         tables={
@@ -172,8 +122,8 @@ def lookup(
             "chain": views["blocks"].head(_CHAIN_BLOCKS),
             "account": account.assign(share=account["tokens"] / max(hit.num_tokens, 1)),
         },
-        prompt_len=prompt_len,
-        block_tokens=block_tokens,
+        prompt_len=told.prompt_len,
+        block_tokens=told.block_tokens,
         matched_tokens=hit.matched_tokens,
         mla_tokens=hit.mla_tokens,
         registered_tokens=hit.registered_tokens,
@@ -182,9 +132,9 @@ def lookup(
         reason=hit.reason,
         gap_tokens=hit.partial_tokens if gap else 0,
         gap_groups=gap,
-        kept_boundaries=kept,
+        kept_boundaries=told.kept,
         num_states=num_states,
-        kept_bytes=round(full * num_states / num_groups),
+        kept_bytes=round(full * num_states / told.num_groups),
     )
 
 
@@ -202,12 +152,17 @@ def misses(
     """
     parts: dict[str, list[pd.DataFrame]] = {}
     verdicts, hits = [], {}
-    first_boundary = (block_tokens,) if shared_len >= block_tokens else ()
-    scenarios: dict[str, tuple[int, ...]] = {"no_checkpoint": (), "partial": first_boundary}
-    for scenario, kept in scenarios.items():
-        scene = make_scene(
-            prompt_len, shared_len, 0, block_tokens, num_groups, kept, (), True, seed
+    for scenario, policy in (("no_checkpoint", "none"), ("partial", FIRST)):
+        case = Case(
+            prompt_len,
+            shared_len,
+            block_tokens=block_tokens,
+            num_groups=num_groups,
+            policy=policy,
+            missing_group="none",
+            seed=seed,
         )
+        scene = make_scene(case)
         hit = hits[scenario] = scene.cache.lookup(scene.prompt)
         for name, table in view_tables(scene, hit).items():
             parts.setdefault(name, []).append(table.assign(scenario=scenario))
@@ -224,22 +179,7 @@ def misses(
     return MissStudy(tables, hits["partial"].matched_tokens, hits["partial"].mla_tokens)
 
 
-def ladder(
-    prompt_len: int = 5200,
-    shared_len: int = 4300,
-    first_tail: int = 0,
-    block_tokens: int = 512,
-    num_groups: int = 3,
-    policy: str = "every",
-    every_blocks: int = 2,
-    missing_group: str = "1",
-    missing_boundary: int = 4096,
-    ready: bool = True,
-    seed: int = 0,
-    drafter_drop: bool = False,
-    evicted: str = "none",
-    salted: bool = False,
-) -> LadderStudy:
+def ladder(**case: Any) -> LadderStudy:
     """Look up the second prompt cut to every length; parameters as in ``lookup``.
 
     Lengths between k·B + 1 and (k + 1)·B find the same, so those two ends of each step are asked.
@@ -247,22 +187,8 @@ def ladder(
     Raises:
         K3Error: the shared part is longer than the prompt, or an unknown code.
     """
-    kept = kept_boundaries(policy, every_blocks, shared_len + first_tail, block_tokens)
-    missing = missing_states(missing_group, missing_boundary, num_groups)
-    scene = make_scene(
-        prompt_len,
-        shared_len,
-        first_tail,
-        block_tokens,
-        num_groups,
-        kept,
-        missing,
-        ready,
-        seed,
-        int(drafter_drop),
-        evicted,
-        salted,
-    )
+    scene = make_scene(Case(**case))
+    prompt_len, block_tokens = scene.case.prompt_len, scene.case.block_tokens
     hashes = scene.prompt.block_hashes
     ends = range(block_tokens, prompt_len + 1, block_tokens)
     lengths = sorted({1, prompt_len, *ends, *(end + 1 for end in ends if end < prompt_len)})

@@ -8,22 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from k3core.errors import require
 from k3core.prefix_cache import (
     ROOT_PARENT,
     PrefixCache,
     PrefixHit,
     PromptHashes,
-    retained_boundaries,
+    root_parent,
 )
-from k3core.prefix_cache.keys import root_parent
-
-POLICIES = ("every", "last", "none")
-"""Where the first prompt leaves checkpoints: every k blocks and at its replay boundary, only at
-its replay boundary, nowhere."""
-
-EVICTIONS = ("none", "states", "blocks")
-"""What left the cache since: nothing, the deepest states, the deepest quarter of the blocks."""
+from k3core.studies.prefix_cache.cases import Case
 
 OTHER_TENANT = "tenant-b"
 VOCABULARY = 163_840  # Kimi K3
@@ -35,110 +27,45 @@ _COLUMNS_SEGMENTS = ["code", "kind", "start", "end", "tokens"]
 class Scene:
     """A cache after the first prompt, and the second prompt."""
 
+    case: Case
     cache: PrefixCache
     prompt: PromptHashes
-    first_len: int
-    shared_len: int
-    kept: tuple[int, ...]
-    missing: tuple[tuple[int, int], ...]  # (boundary, group)
 
 
-def kept_boundaries(
-    policy: str, every_blocks: int, first_len: int, block_tokens: int
-) -> tuple[int, ...]:
-    """Boundaries at which the first prompt keeps checkpoints.
+def make_scene(case: Case) -> Scene:
+    """Register the first prompt, keep its checkpoints, and evict what has left since."""
+    first, second = _prompts(case)
+    cache = PrefixCache(case.block_tokens, case.num_groups, dropped_blocks=int(case.drafter_drop))
+    ticket = cache.register(first)
+    for boundary in case.kept:
+        for group in range(case.num_groups):
+            if (boundary, group) not in case.missing:
+                cache.persist_checkpoint(ticket, boundary, group)
+    if case.ready:
+        cache.mark_ready(ticket)
+        _evict(cache, ticket.block_hashes, case)
+    root = root_parent(salt=OTHER_TENANT) if case.salted else ROOT_PARENT
+    return Scene(case, cache, PromptHashes(second, case.block_tokens, root))
 
-    Raises:
-        K3Error: unknown policy.
-    """
-    require(policy in POLICIES, f"policy={policy!r} must be one of {', '.join(POLICIES)}")
-    if policy == "none":
-        return ()
-    return retained_boundaries(first_len, block_tokens, every_blocks if policy == "every" else 0)
 
-
-def _prompts(
-    prompt_len: int, shared_len: int, first_tail: int, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _prompts(case: Case) -> tuple[np.ndarray, np.ndarray]:
     """Token ids of both prompts; they part exactly after ``shared_len`` tokens."""
-    require(
-        0 <= shared_len <= prompt_len,
-        f"shared_len={shared_len} must be in 0..prompt_len={prompt_len}",
-    )
-    require(first_tail >= 0, f"first_tail={first_tail} must not be negative")
-    rng = np.random.default_rng(seed)
-    shared = rng.integers(0, VOCABULARY, shared_len)
-    tail = rng.integers(0, VOCABULARY, first_tail)
-    own = rng.integers(0, VOCABULARY, prompt_len - shared_len)
-    if first_tail and len(own):
+    rng = np.random.default_rng(case.seed)
+    shared = rng.integers(0, VOCABULARY, case.shared_len)
+    tail = rng.integers(0, VOCABULARY, case.first_tail)
+    own = rng.integers(0, VOCABULARY, case.prompt_len - case.shared_len)
+    if len(tail) and len(own):
         own[0] = (tail[0] + 1) % VOCABULARY
     return np.concatenate([shared, tail]), np.concatenate([shared, own])
 
 
-def make_scene(
-    prompt_len: int,
-    shared_len: int,
-    first_tail: int,
-    block_tokens: int,
-    num_groups: int,
-    kept: Sequence[int],
-    missing: Sequence[tuple[int, int]],
-    ready: bool,
-    seed: int,
-    dropped_blocks: int = 0,
-    evicted: str = "none",
-    salted: bool = False,
-) -> Scene:
-    require(evicted in EVICTIONS, f"evicted={evicted!r} must be one of {', '.join(EVICTIONS)}")
-    first, second = _prompts(prompt_len, shared_len, first_tail, seed)
-    cache = PrefixCache(block_tokens, num_groups, dropped_blocks=dropped_blocks)
-    ticket = cache.register(first)
-    for boundary in kept:
-        for group in range(num_groups):
-            if (boundary, group) not in missing:
-                cache.persist_checkpoint(ticket, boundary, group)
-    if ready:
-        cache.mark_ready(ticket)
-        _evict(cache, ticket.block_hashes, kept, missing, evicted)
-    root = root_parent(salt=OTHER_TENANT) if salted else ROOT_PARENT
-    return Scene(
-        cache,
-        PromptHashes(second, block_tokens, root),
-        len(first),
-        shared_len,
-        tuple(kept),
-        tuple(missing),
-    )
-
-
-def _evict(
-    cache: PrefixCache,
-    hashes: Sequence[bytes],
-    kept: Sequence[int],
-    missing: Sequence[tuple[int, int]],
-    evicted: str,
-) -> None:
+def _evict(cache: PrefixCache, hashes: Sequence[bytes], case: Case) -> None:
     """Take the deepest set of states, or the deepest quarter of the blocks, out of the cache."""
-    block = cache.hash_block_tokens
-    if evicted == "states" and kept:
-        for group in range(cache.num_kda_groups):
-            if (kept[-1], group) not in missing:
-                cache.evict_checkpoint(hashes[kept[-1] // block - 1], group)
-    elif evicted == "blocks":
+    if case.evicted == "states" and case.kept:
+        cache.evict_boundary(hashes[case.kept[-1] // case.block_tokens - 1])
+    elif case.evicted == "blocks":
         for one in reversed(hashes[len(hashes) - len(hashes) // 4 :]):
             cache.evict_block(one)
-
-
-def missing_states(missing_group: str, boundary: int, num_groups: int) -> list[tuple[int, int]]:
-    if missing_group == "none":
-        return []
-    if missing_group == "all":
-        return [(boundary, group) for group in range(num_groups)]
-    require(
-        missing_group.isdecimal() and int(missing_group) < num_groups,
-        f"missing_group={missing_group!r} must be none, all or 0..{num_groups - 1}",
-    )
-    return [(boundary, int(missing_group))]
 
 
 def _segments(hit: PrefixHit) -> pd.DataFrame:
@@ -151,10 +78,10 @@ def _segments(hit: PrefixHit) -> pd.DataFrame:
 
 
 def _first_segments(scene: Scene) -> pd.DataFrame:
-    own = scene.first_len - scene.shared_len
+    shared, own = scene.case.shared_len, scene.case.first_tail
     rows = [
-        ("shared", "shared", 0, scene.shared_len, scene.shared_len),
-        ("own", "own", scene.shared_len, scene.first_len, own),
+        ("shared", "shared", 0, shared, shared),
+        ("own", "own", shared, shared + own, own),
     ]
     return pd.DataFrame([row for row in rows if row[-1]], columns=_COLUMNS_SEGMENTS)
 
@@ -182,13 +109,13 @@ def _digits(digest: bytes) -> str:
 def _checkpoints(scene: Scene, hit: PrefixHit) -> pd.DataFrame:
     """Every (group, boundary) of the first prompt's rule that lies on the shared path."""
     block, rows = hit.hash_block_tokens, []
-    for boundary in scene.kept:
+    for boundary in scene.case.kept:
         if boundary > max(hit.registered_tokens, hit.known_tokens):
             continue
         one = hit.block_hashes[boundary // block - 1]
         visible = scene.cache.checkpoint_groups(one)
         for group in range(hit.num_kda_groups):
-            if (boundary, group) in scene.missing:
+            if (boundary, group) in scene.case.missing:
                 status = "state_missing"
             elif group in visible:
                 status = "state_kept"
@@ -198,11 +125,11 @@ def _checkpoints(scene: Scene, hit: PrefixHit) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["group", "row", "boundary", "status", "hash"])
 
 
-def _kept(scene: Scene, num_groups: int) -> pd.DataFrame:
+def _kept(case: Case) -> pd.DataFrame:
     """Boundaries of the first prompt's rule and how many groups left a state there."""
     rows = [
-        (at, sum((at, group) not in scene.missing for group in range(num_groups)))
-        for at in scene.kept
+        (at, sum((at, group) not in case.missing for group in range(case.num_groups)))
+        for at in case.kept
     ]
     return pd.DataFrame([row for row in rows if row[1]], columns=["boundary", "states"])
 
@@ -247,7 +174,7 @@ def view_tables(scene: Scene, hit: PrefixHit) -> dict[str, pd.DataFrame]:
     return {
         "segments": _segments(hit),
         "first": _first_segments(scene),
-        "kept": _kept(scene, hit.num_kda_groups),
+        "kept": _kept(scene.case),
         "blocks": _blocks(scene, hit),
         "checkpoints": _checkpoints(scene, hit),
         "rules": _rules(hit),

@@ -1,9 +1,7 @@
-"""The engine: reuse and drafts never change a bit, pages never leak."""
+"""The engine: reuse never changes a bit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
 from itertools import pairwise
 
 import pytest
@@ -13,48 +11,25 @@ from hypothesis import strategies as st
 
 from k3core.engine import (
     Checkpoint,
-    Engine,
     NoisyReplayDrafter,
-    PromptLookupDrafter,
-    Request,
-    RequestResult,
     next_chunk_end,
     run_once,
 )
-from k3core.errors import K3Error, PoolExhausted
+from k3core.errors import K3Error
 from k3core.kda import KDAState
-from k3core.model import HybridModel, ModelConfig
+from k3core.model import HybridModel
 from k3core.paged_cache import PageKind
-
-SMALL = ModelConfig(
-    num_layers=4, hidden_size=32, num_heads=2, dk=8, dv=12, gate_rank=8, kv_latent=12,
-    rope_width=4, nope_width=8, value_width=8, mlp_size=32, vocab_size=97,
-)  # fmt: skip
-TWO_PERIODS = ModelConfig(**{**SMALL.__dict__, "num_layers": 8, "seed": 3})
-MODEL = HybridModel(SMALL)
-MODEL_8 = HybridModel(TWO_PERIODS)
-BLOCK = 16
-
-
-def engine(model: HybridModel = MODEL, num_pages: int = 300, **options: object) -> Engine:
-    defaults = {"block_tokens": BLOCK, "chunk_tokens": BLOCK, "draft_len": 4}
-    return Engine(model, num_pages, **{**defaults, **options})  # type: ignore[arg-type]
-
-
-def prompt(length: int, seed: int = 0, shared: Sequence[int] = ()) -> tuple[int, ...]:
-    generator = torch.Generator().manual_seed(seed)
-    own = torch.randint(SMALL.vocab_size, (length,), generator=generator).tolist()
-    return (*shared, *own[len(shared) :])
-
-
-def same_bits(one: RequestResult, other: RequestResult) -> bool:
-    return one.tokens == other.tokens and torch.equal(one.logits, other.logits)
-
-
-def prefill(serving: Engine, request: Request) -> None:
-    while not request.tokens:
-        serving.step(request)
-
+from tests.engine_helpers import (
+    BLOCK,
+    MODEL,
+    MODEL_8,
+    SMALL,
+    TWO_PERIODS,
+    engine,
+    prefill,
+    prompt,
+    same_bits,
+)
 
 # The two rows of the source text
 
@@ -275,207 +250,6 @@ def test_without_cache_nothing_is_looked_up_or_published() -> None:
     assert serving.pool.num_free == serving.pool.num_pages
 
 
-# Speculative decoding
-
-
-class Script:
-    """Proposes what it was told, step by step."""
-
-    def __init__(self, *proposals: tuple[int, ...]) -> None:
-        self.proposals = list(proposals)
-
-    def propose(self, tokens: Sequence[int], num_drafts: int) -> tuple[int, ...]:
-        return self.proposals.pop(0) if self.proposals else ()
-
-
-def test_every_number_of_kept_drafts_gives_the_plain_text() -> None:
-    text = prompt(35)
-    plain = engine().generate(text, 12)
-    for kept in range(5):
-        right = plain.tokens[1 : 1 + kept]
-        wrong = tuple((t + 1) % SMALL.vocab_size for t in plain.tokens[1 + kept : 5])
-        result = engine().generate(text, 12, Script((*right, *wrong)))
-        assert result.verify_steps[0].num_committed == 1 + kept
-        assert result.verify_steps[0].num_rejected == 4 - kept
-        assert same_bits(result, plain)
-
-
-def test_steps_without_drafts_between_steps_with_drafts_change_nothing() -> None:
-    text = prompt(35)
-    plain = engine().generate(text, 12)
-    script = Script((), plain.tokens[2:4], (), (0, 0, 0, 0), ())
-    result = engine().generate(text, 12, script)
-    assert [step.num_tokens for step in result.verify_steps][:5] == [1, 3, 1, 5, 1]
-    assert same_bits(result, plain)
-
-
-def test_perfect_drafts_take_the_fewest_steps_and_wrong_ones_the_most() -> None:
-    text = prompt(35)
-    plain = engine().generate(text, 11)
-    steps = {}
-    for quality in (0.0, 1.0):
-        drafter = NoisyReplayDrafter((*text, *plain.tokens), quality, SMALL.vocab_size)
-        result = engine().generate(text, 11, drafter)
-        assert same_bits(result, plain)
-        steps[quality] = len(result.verify_steps)
-    assert steps == {0.0: 10, 1.0: 2}
-
-
-def test_drafts_never_go_past_the_requested_length() -> None:
-    text = prompt(20)
-    plain = engine().generate(text, 4)
-    drafter = NoisyReplayDrafter((*text, *plain.tokens), 1.0, SMALL.vocab_size)
-    result = engine().generate(text, 4, drafter)
-    assert result.tokens == plain.tokens
-    assert [step.num_tokens for step in result.verify_steps] == [3]
-
-
-def test_step_accounts_add_up() -> None:
-    text = prompt(50)
-    plain = engine().generate(text, 15)
-    drafter = NoisyReplayDrafter((*text, *plain.tokens), 0.6, SMALL.vocab_size, seed=1)
-    result = engine().generate(text, 15, drafter)
-    assert sum(len(step.new_tokens) for step in result.steps) == 15
-    assert 0 < result.num_kept_drafts < result.num_drafts
-    position = 0
-    for step in result.steps:
-        assert step.start == position
-        position += step.num_committed
-        assert step.flops == MODEL.flops(step.num_tokens, step.start)
-    assert position == 50 + 14  # the last output token was never fed back
-    assert result.tokens_per_step == 14 / len(result.verify_steps)
-    assert result.prefill_flops == sum(s.flops for s in result.steps if s.kind == "prefill")
-
-
-def test_interleaved_requests_do_not_see_each_other() -> None:
-    serving = engine(MODEL_8)
-    texts = [prompt(40, seed) for seed in range(3)]
-    alone = [engine(MODEL_8).generate(text, 8) for text in texts]
-    requests = [
-        serving.open(text, 8, NoisyReplayDrafter((*text, *r.tokens), 0.5, SMALL.vocab_size))
-        for text, r in zip(texts, alone, strict=True)
-    ]
-    while not all(request.done for request in requests):
-        for request in requests:
-            if not request.done:
-                serving.step(request)
-    for request, expected in zip(requests, alone, strict=True):
-        assert same_bits(serving.result(request), expected)
-        serving.close(request)
-    serving.check()
-
-
-# Pages
-
-
-def test_poisoned_released_pages_change_no_result() -> None:
-    clean, poisoned = engine(num_pages=60), engine(num_pages=60, poison=True)
-    for seed in (0, 1, 0, 2, 0):
-        text = prompt(60, seed)
-        drafter = NoisyReplayDrafter((*text, *range(9)), 0.5, SMALL.vocab_size)
-        one, two = (e.generate(text, 9, drafter) for e in (clean, poisoned))
-        assert same_bits(one, two)
-        assert two.logits.isfinite().all()
-
-
-def test_a_pool_too_small_raises_and_keeps_nothing() -> None:
-    serving = engine(num_pages=8)
-    with pytest.raises(PoolExhausted):
-        serving.generate(prompt(100), 4)
-    assert serving.pool.num_owned == 0
-    serving.check()
-    small = serving.generate(prompt(20, 1), 4)
-    assert same_bits(small, engine().generate(prompt(20, 1), 4))
-
-
-def test_a_pool_that_runs_out_at_every_possible_moment_leaks_nothing() -> None:
-    text = prompt(60)
-    expected = engine().generate(text, 6)
-    outcomes = set()
-    for num_pages in range(1, 40):
-        serving = engine(num_pages=num_pages)
-        try:
-            result = serving.generate(text, 6)
-        except PoolExhausted:
-            outcomes.add("exhausted")
-        else:
-            assert same_bits(result, expected)
-            outcomes.add("skipped" if result.num_skipped_checkpoints else "served")
-        assert serving.pool.num_owned == 0
-        serving.check()
-    assert outcomes == {"exhausted", "skipped", "served"}
-
-
-@pytest.mark.parametrize("num_steps", range(6))
-def test_closing_a_request_in_any_state_returns_its_pages(num_steps: int) -> None:
-    serving = engine()
-    request = serving.open(prompt(50), 8)
-    for _ in range(num_steps):
-        serving.step(request)
-    serving.close(request)
-    serving.close(request)
-    assert serving.pool.num_owned == 0
-    assert serving.cache.num_pending_blocks == 0
-    serving.check()
-    with pytest.raises(K3Error, match="closed"):
-        serving.step(request)
-
-
-def test_a_failing_step_closes_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    serving = engine()
-    request = serving.open(prompt(50), 8)
-    serving.step(request)
-    monkeypatch.setattr(serving.model, "prefill", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        serving.step(request)
-    assert request.closed
-    assert serving.pool.num_owned == 0
-    assert serving.cache.lookup(prompt(50)).matched_tokens == 16
-
-
-@lru_cache(maxsize=512)
-def cold(model: HybridModel, text: tuple[int, ...], count: int) -> RequestResult:
-    return engine(model).generate(text, count)
-
-
-@settings(max_examples=12)
-@given(
-    order=st.lists(
-        st.tuples(st.integers(0, 2), st.sampled_from([1, 16, 17, 33, 48, 70]), st.just(2)),
-        max_size=8,
-    ),
-    num_pages=st.integers(12, 50),
-    model=st.sampled_from([MODEL, MODEL_8]),
-)
-def test_any_order_of_requests_in_a_small_pool_gives_cold_results(
-    order: list[tuple[int, int, int]], num_pages: int, model: HybridModel
-) -> None:
-    serving = engine(model, num_pages, poison=True)
-    for branch, length, count in order:
-        shared = prompt(45)[: min(length, 45)] if branch else ()
-        text = prompt(length, branch, shared)
-        try:
-            result = serving.generate(text, count)
-        except PoolExhausted:
-            result = None
-        serving.check()
-        assert serving.pool.num_owned == 0
-        if result is not None:
-            assert result.reused_tokens <= length - 1
-            assert same_bits(result, cold(model, text, count))
-
-
-def test_evicting_one_page_of_a_block_forgets_the_whole_block() -> None:
-    serving = engine(MODEL_8, num_pages=40)
-    serving.generate(prompt(50), 1)
-    known = serving.cache.num_blocks
-    assert known == 3
-    for seed in range(1, 6):
-        serving.generate(prompt(50, seed), 1)
-        serving.check()
-    assert serving.cache.lookup(prompt(50)).mla_tokens == 0
-
-
 # Chunks
 
 
@@ -510,35 +284,6 @@ def test_chunks_cover_the_prompt_within_budget(prompt_len: int, chunk: int, bloc
     assert replay in edges
     if chunk >= block:
         assert all(edge % block == 0 for edge in edges[:-1])
-
-
-# Drafters
-
-
-def test_prompt_lookup_continues_the_latest_longest_match() -> None:
-    drafter = PromptLookupDrafter(max_ngram=2)
-    assert drafter.propose([1, 2, 9, 1, 2, 7, 8, 1, 2], 2) == (7, 8)
-    assert drafter.propose([5, 2, 9, 1, 2], 1) == (9,)
-    assert drafter.propose([1, 2, 3], 4) == ()
-    assert drafter.propose([1], 4) == ()
-
-
-def test_noisy_replay_errs_at_its_rate_and_at_fixed_positions() -> None:
-    text = list(prompt(4000))
-    drafter = NoisyReplayDrafter(text, 0.75, SMALL.vocab_size, seed=5)
-    proposed = drafter.propose(text[:100], 3900)
-    share = sum(a == b for a, b in zip(proposed, text[100:], strict=True)) / 3900
-    assert abs(share - 0.75) < 4 * (0.75 * 0.25 / 3900) ** 0.5
-    assert drafter.propose(text[:1000], 50) == proposed[900:950]
-
-
-def test_a_prompt_lookup_drafter_gives_the_plain_text() -> None:
-    text = prompt(20) * 3
-    serving = engine()
-    plain = serving.generate(text, 30)
-    looked_up = engine().generate(text, 30, PromptLookupDrafter())
-    assert looked_up.num_drafts > 0
-    assert same_bits(looked_up, plain)
 
 
 # Bad input

@@ -1,6 +1,13 @@
 """Numbers of public ``config.json`` files, as test data: the fields that a cache depends on.
 
-Each entry names the file; all were read in public repositories that carry or test them.
+How each was read:
+
+- a copy of the file that a public repository carries (ai-dynamo/aiconfigurator model_configs,
+  lightseekorg/tokenspeed): Kimi K3, Qwen3-Next, Qwen3.5-397B, Nemotron-3-Super, Nemotron-H-56B, and
+  Kimi-Linear, whose fields vLLM #28228 confirms;
+- second hand, from tests and threads of several repositories that repeat the fields and agree; the
+  file itself was not read: GLM-5.3-Flash (its 64 heads also follow from logged page sizes), and
+  Ling-3.0-flash and -tiny.
 """
 
 from typing import Any

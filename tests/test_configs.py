@@ -1,4 +1,4 @@
-"""Models read from config.json: nine public files, layer lists, and what must be refused."""
+"""Models read from config.json: nine public models, layer lists, and what must be refused."""
 
 import contextlib
 import copy

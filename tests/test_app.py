@@ -279,6 +279,22 @@ def test_a_link_reproduces_the_page(open_page, path):
     assert {key: drawn.value for key, drawn in linked.drawn.items()} == values
 
 
+def test_a_model_of_one_page_survives_a_visit_to_a_page_without_it(open_page):
+    planner, engine = "pages/8_Capacity_Planner.py", "pages/5_Engine.py"
+    reader = open_page(planner, model="qwen3-next")
+    assert reader.drawn["model"].value == "qwen3-next"
+    reader.app.switch_page(engine)
+    reader.run()
+    assert reader.drawn["model"].value == "kimi-k3"
+    assert not reader.app.warning
+    reader.widget("engine_drafts").set_value(0)
+    reader.run()
+    assert reader.drawn["engine_drafts"].value == 0
+    reader.app.switch_page(planner)
+    reader.run()
+    assert reader.drawn["model"].value == "qwen3-next"
+
+
 @pytest.fixture
 def two_languages(tmp_path, monkeypatch):
     """The real catalogues, and a second language in which every page has another title."""

@@ -59,6 +59,7 @@ class Form:
                 if shown == default and self._belongs_elsewhere(spec):
                     if not callable(spec.default):
                         st.caption(self._elsewhere(spec, shown))
+                    st.session_state[f"_elsewhere_{spec.key}"] = True
                     continue  # the URL keeps it for the page that offers it
             outgoing[spec.key] = None if shown == default else spec.to_url(shown)
         self.sync(outgoing)
@@ -74,26 +75,29 @@ class Form:
         )
 
     def _start_value(self, spec: Control, default: Any) -> Any:
-        followed = f"_default_{spec.key}"
+        followed, elsewhere = f"_default_{spec.key}", f"_elsewhere_{spec.key}"
         default_moved = followed in st.session_state and st.session_state[followed] != default
         st.session_state[followed] = default
-        raw = self.url.incoming.get(spec.key)
-        if self.url.changed or (spec.key not in st.session_state and raw is not None):
+        raw, fresh = self.url.incoming.get(spec.key), spec.key not in st.session_state
+        back = st.session_state.pop(elsewhere, False)  # the last run could not show the URL's value
+        if self.url.changed or (raw is not None and (fresh or back)):
+            fallback = spec.fit(default, self.values)
             if raw is None:
-                return spec.fit(default, self.values)
+                return fallback
             try:
                 return spec.parse(raw, self.values)
             except ValueError:
-                fallback = spec.fit(default, self.values)
                 if not self.url.carried(spec.key):
-                    name = self._texts.t(f"control.{spec.key}")
-                    self._note(
-                        self._texts.t("bad_url_value", name=name, raw=quoted(raw), value=fallback)
-                    )
-                return fallback
-        if default_moved or spec.key not in st.session_state:
+                    self._complain(spec, raw, fallback)
+                if self.url.changed or fresh:
+                    return fallback
+        if default_moved or fresh:
             return spec.fit(default, self.values)
         return spec.fit(st.session_state[spec.key], self.values)
+
+    def _complain(self, spec: Control, raw: str, fallback: Any) -> None:
+        name, value = self._texts.t(f"control.{spec.key}"), self._texts.option(fallback)
+        self._note(self._texts.t("bad_url_value", name=name, raw=quoted(raw), value=value))
 
     def _belongs_elsewhere(self, spec: Control) -> bool:
         """Whether the reader brought a value from another page that this one does not offer."""

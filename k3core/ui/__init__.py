@@ -1,6 +1,6 @@
 """What pages share: the frame, controls that live in the URL, cached studies, links."""
 
-from k3core.ui.controls import Choice, Control, Number, Slider, Steps, Toggle
+from k3core.ui.controls import Choice, Control, Number, Slider, Steps, TextBox, Toggle
 from k3core.ui.frame import frame
 from k3core.ui.navigation import PAGES, link
 from k3core.ui.page import Metric, Page
@@ -35,6 +35,7 @@ __all__ = [
     "Slider",
     "StepResults",
     "Steps",
+    "TextBox",
     "Toggle",
     "frame",
     "in_steps",

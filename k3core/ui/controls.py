@@ -185,3 +185,20 @@ class Number(Control):
             key=self.key,
             help=help_text,
         )
+
+
+@dataclass(frozen=True)
+class TextBox(Control):
+    """A short text that the reader types, such as a list of operations."""
+
+    max_chars: int = 400
+
+    def parse(self, raw: str, values: Values) -> Any:
+        if len(raw) > self.max_chars:
+            raise ValueError(raw)
+        return raw
+
+    def draw(self, label: str, help_text: str | None, option_text: Text, values: Values) -> Any:
+        return st.text_area(
+            label, key=self.key, help=help_text, max_chars=self.max_chars, height="content"
+        )

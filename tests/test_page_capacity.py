@@ -5,8 +5,12 @@ import json
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from k3core.capacity.planner import plan
 from k3core.capacity.presets import MODELS
+from k3core.capacity.saved_plan import save_plan
 from k3core.i18n import has_text
+from k3core.studies import capacity as studies
+from k3core.ui.planner.paste import EXAMPLE_CONFIG
 
 PAGE = "pages/8_Capacity_Planner.py"
 
@@ -47,7 +51,8 @@ def test_first_screen_shows_the_published_numbers(default):
 
 
 @pytest.mark.parametrize(
-    ("scene", "charts"), [("plan", 8), ("drafts", 3), ("grid", 2), ("paste", 0), ("published", 1)]
+    ("scene", "charts"),
+    [("plan", 8), ("drafts", 3), ("grid", 2), ("printed", 1), ("paste", 0), ("published", 1)],
 )
 def test_every_scene_is_drawn_with_words_for_all(scene, charts):
     app = open_page(capacity_scene=scene)
@@ -73,7 +78,8 @@ def test_a_moved_slider_changes_the_metrics_and_the_link(default):
     ("key", "raw"),
     [
         ("max_running", "10"), ("target_requests", "7"), ("drafter_layers", "5"),
-        ("conv_dtype", "float32"), ("slots_per_request", "1"), ("rollback_scheme", "snapshots"),
+        ("conv_dtype", "float32"), ("tp", "6"), ("slots_per_request", "1"),
+        ("rollback_scheme", "snapshots"),
     ],
 )  # fmt: skip
 def test_each_further_control_changes_a_number(default, key, raw):
@@ -230,6 +236,10 @@ def test_a_filter_without_matches_says_so():
     [
         ("grid", "grid_dcp", "8"), ("grid", "grid_drop", "1"), ("grid", "grid_hash", "64"),
         ("grid", "grid_retention", "8192"), ("grid", "grid_prompt", "40000"),
+        ("grid", "grid_block", "2048"), ("grid", "grid_repeats", "9"),
+        ("printed", "printed_blocks", "100"), ("printed", "printed_limit", "4096"),
+        ("printed", "printed_block", "784"), ("printed", "printed_fixed", "99"),
+        ("printed", "printed_groups", "38"), ("printed", "printed_running", "3"),
         ("drafts", "acceptance_len", "2.5"), ("drafts", "draft_len", "2"),
     ],
 )  # fmt: skip
@@ -242,3 +252,82 @@ def test_controls_of_a_scene_change_its_numbers(scene, key, raw):
 
 def test_a_bad_value_in_the_link_is_noted():
     assert open_page(grid_dcp="3", capacity_scene="grid").warning
+
+
+def test_drafter_format_is_offered_with_a_drafter_and_shown():
+    plain = open_page()
+    assert "drafter_dtype" not in {box.key for box in plain.selectbox}
+    app = open_page(drafter_layers="5", drafter_dtype="bfloat16")
+    assert any("keep their cache in bf16: 5.62 KiB per token" in text for text in texts(app))
+    assert values(app)[1] != values(open_page(drafter_layers="5"))[1]
+
+
+def test_indexer_keys_stand_beside_the_bill_of_a_model_that_has_them():
+    found = [text for text in texts(open_page(model="glm-5.3-flash")) if "indexer keys" in text]
+    assert "132 B per 4 tokens in 11 layers" in found[0]
+    assert "363 B per token" in found[0]
+    assert not any("indexer keys" in text for text in texts(open_page()))
+
+
+def test_requests_without_drafts_stand_beside_those_with():
+    """The same 51 that the plan shows when nothing is drafted."""
+    assert "51 without drafts" in shown(open_page())[0][0][2]
+    assert values(open_page(draft_len="0"))[0] == "51"
+
+
+def test_state_blocks_and_quantum_of_another_rule_can_be_set():
+    one, other = (
+        values(open_page(pool_rule="blocks", block_quantum="32", state_blocks=raw))
+        for raw in ("0", "10")
+    )
+    assert one[0] != other[0]
+
+
+def own_model():
+    app = open_page(capacity_scene="paste")
+    app.button(key="_example_config").click().run()
+    return app.button(key="_use_config").click().run()
+
+
+def test_a_model_of_one_s_own_is_said_to_stay_here_and_can_be_taken_along():
+    app = own_model()
+    assert any("lives in this session only" in text for text in texts(app))
+    labels = [button.label for button in app.get("download_button")]
+    assert "Download this config.json" in labels
+
+
+def test_a_downloaded_plan_opens_again_with_its_model_in_a_new_session():
+    deployment = studies.deployment(
+        "custom", tp=4, budget_gib=31.0, mean_tokens=12_345, config=EXAMPLE_CONFIG
+    )
+    text = save_plan(plan(deployment), EXAMPLE_CONFIG)
+    app = open_page(capacity_scene="paste")
+    app.text_area(key="capacity_text").set_value(text).run()
+    assert "A plan of kimi_linear" in app.success[0].value
+    app.button(key="_open_plan").click().run()
+    assert not app.exception
+    assert not app.warning
+    assert app.query_params["model"] == "custom"
+    assert app.query_params["mean_tokens"] == "12345"
+    assert app.number_input(key="budget_gib").value == 31.0
+    assert values(app)[2] == "10.4 MiB"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    ['{"engine_rule": 1', '{"engine_rule": {}}', '{"engine_rule": {}, "inputs": {"tp": 8}}',
+     '{"engine_rule": {}, "inputs": {"model": "custom"}}',
+     '{"engine_rule": {}, "inputs": {"model": "kimi-k3", "tp": "8"}}'],
+)  # fmt: skip
+def test_a_broken_plan_is_refused_with_the_reason(broken):
+    app = open_page(capacity_scene="paste")
+    app.text_area(key="capacity_text").set_value(broken).run()
+    assert not app.exception
+    assert app.error
+
+
+def test_tables_have_titles_in_words():
+    app = open_page()
+    for frame in app.dataframe:
+        columns = json.loads(frame.proto.columns)
+        assert all("_" not in column.get("label", "") for column in columns.values()), columns

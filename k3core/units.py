@@ -40,3 +40,14 @@ def seconds_text(seconds: float) -> str:
 def error_text(max_abs_error: float) -> str:
     """``0.0`` -> ``"0"`` (bit-equal), otherwise two significant digits in scientific form."""
     return "0" if max_abs_error == 0 else f"{max_abs_error:.1e}"
+
+
+def tex_number(value: float) -> str:
+    """``4096`` -> ``"4{,}096"`` for a formula: braces keep the separator tight."""
+    return f"{value:,}".replace(",", "{,}")
+
+
+def tex_power(value: float) -> str:
+    """A large number for a formula in scientific form: ``1.234 \\cdot 10^{9}``."""
+    mantissa, exponent = f"{value:.3e}".split("e")
+    return rf"{mantissa} \cdot 10^{{{int(exponent)}}}"

@@ -10,16 +10,12 @@ from k3core.capacity.presets import PRESETS
 from k3core.figures import paged_cache as figures
 from k3core.studies import paged_cache as studies
 from k3core.units import bytes_text, count_text, error_text, percent_text
+from k3core.units import tex_number as num
 
 HEAD_SIZES = (16, 32, 64, 128)
 RANKS = (1, 2, 4, 8, 16)
 MAX_HEADS = 128  # of all ranks
 SCENES = ("sizes", "life")
-
-
-def num(value: float) -> str:
-    """A number for a formula; the braces keep the separator from growing a space."""
-    return f"{value:,}".replace(",", "{,}")
 
 
 def size_options(values: Any) -> dict[str, Any]:

@@ -1,5 +1,8 @@
 """The prefix page in the app: presets fill the controls, every control acts, bad links noted."""
 
+import gzip
+import json
+
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -216,3 +219,64 @@ def test_a_cascade_leaves_no_orphans():
     gone = shown(open_page(**link, player_cascade="1"))[2]
     assert any("; 0 blocks and states are out of reach" in text for text in gone)
     assert not any("; 0 blocks and states are out of reach" in text for text in kept)
+
+
+def trace_file(turns=3):
+    """A conversation in which each turn adds a block."""
+    lines = [
+        {
+            "timestamp": 1000 * turn,
+            "input_length": 3000 + 512 * turn,
+            "output_length": 10,
+            "hash_ids": [*range(5 + turn), 100 + turn],
+        }
+        for turn in range(turns)
+    ]
+    return "\n".join(map(json.dumps, lines)).encode()
+
+
+def upload(app, data, name="trace.jsonl"):
+    app.file_uploader(key="prefix_trace").set_value((name, data, "application/octet-stream"))
+    return app.run()
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_an_uploaded_trace_is_replayed_under_every_policy(scenes, pack):
+    app = upload(open_page(prefix_scene="policies"), pack(trace_file()))
+    (_, _, words), charts = shown(app), specs(app)
+    assert len(charts) == len(scenes["policies"][1]) + 2
+    assert any("3 requests of your trace" in text for text in words)
+
+
+def test_a_bad_trace_is_named_and_the_page_goes_on(scenes):
+    app = upload(open_page(prefix_scene="policies"), b"{}\nnot json", "bad.jsonl")
+    assert not app.exception
+    assert "bad.jsonl" in app.error[0].value
+    assert "line 1" in app.error[0].value
+    assert specs(app) == scenes["policies"][1]
+
+
+OWN = {"prefix_scene": "player", "player_scenario": "own"}
+
+
+def test_the_readers_own_operations_are_played_and_kept_in_the_link():
+    app = open_page(**OWN)
+    app.text_area(key="player_own").set_value("register Q ab, write Q, end Q, look_up R abc").run()
+    assert app.query_params["player_own"].endswith("look_up R abc")
+    steps = next(text for text in shown(app)[2] if text.startswith("1. ")).splitlines()
+    assert len(steps) == 6
+    assert (
+        steps[-1]
+        == "6. **Look up R = a b c — finds 1,024 tokens, 0 known tokens lost: nothing lost**"
+    )
+
+
+def test_bad_operations_are_refused_with_what_is_allowed():
+    app = open_page(**OWN)
+    before = specs(app)
+    app.text_area(key="player_own").set_value("register A ab, wriet A").run()
+    assert not app.exception
+    assert "step 2, 'wriet A'" in app.error[0].value
+    assert "allowed: register A abc" in app.error[0].value
+    assert specs(app) == before
+    assert "step 1, 'x'" in open_page(**OWN, player_own="x").error[0].value

@@ -203,7 +203,7 @@ def test_an_unknown_history_is_named():
 @pytest.mark.parametrize("scenario", studies.SCENARIOS)
 @pytest.mark.parametrize("pages", [12, 20])
 def test_every_step_of_every_scenario_keeps_the_accounts(scenario, pages):
-    last = studies.num_steps(scenario)
+    last = len(studies.SCENARIOS[scenario])
     for step in range(last + 1):
         shown = studies.player(scenario, step, num_pages=pages)  # checks the manager itself
         assert len(shown.results) == step
@@ -290,7 +290,7 @@ def test_every_code_has_a_word():
     codes = set(tables["stairs"]["series"]) | set(tables["rule"]["series"])
     codes |= set(tables["published"]["verdict"]) | set(tables["sharing"]["rule"])
     codes |= set(studies.POLICY_CODES)
-    for step in range(studies.num_steps("full") + 1):
+    for step in range(len(studies.SCENARIOS["full"]) + 1):
         shown = studies.player("full", step).tables
         for table, column in (
             ("blocks", "status"),
@@ -326,3 +326,44 @@ def test_a_trace_is_replayed_whole_under_every_rule_without_chunks():
     assert traced.loc["dense", "prompt_tokens"] == 3000 + 3512 + 4024
     assert traced.loc["dense", "reused_tokens"] == 5 * 512 + 6 * 512
     assert len(figures.policy_pictures(compared.tables)) == 6
+
+
+# ---- own operations -----------------------------------------------------------------------------
+
+
+def test_write_alone_is_block_by_block_and_rest_is_the_whole_prompt():
+    steps = studies.parse_steps("register A ab t1;write A\nwrite A 1, write A rest")
+    assert [(step.action, step.upto) for step in steps] == [
+        ("register", 0),
+        *(("write", upto) for upto in (1, 2, -1, 1, -1)),
+    ]
+    assert {(step.blocks, step.salt) for step in steps if step.action == "register"} == {
+        ("ab", "t1")
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "no operation"),
+        ("register A", "no blocks yet"),
+        ("register A abcdef", "step 1"),
+        ("register A ab, write A 3", "A has 2 blocks"),
+        ("register A ab, look_up A abc", "A is ab; take another letter"),
+        ("register A ab, register A ab t2", "A is ab; take another letter"),
+        ("evict_state A 1", "no blocks yet"),
+        ("reset now", "no such operation"),
+        (", ".join(["reset"] * 61), "at most 60"),
+        (", ".join(f"look_up {name} a" for name in "ABCDEFG"), "at most 6"),
+        (None, "steps=None"),
+    ],
+)
+def test_operations_that_cannot_be_are_named(text, named):
+    with pytest.raises(K3Error, match=named):
+        studies.parse_steps(text)
+
+
+def test_a_request_that_runs_is_not_admitted_again():
+    own = "register A abc, register A, end A, register A"
+    codes = [code for code, _ in studies.player("own", 4, own=own).results]
+    assert codes == ["admitted", "running_already", "released", "admitted"]

@@ -19,29 +19,34 @@ from k3core.studies.prefix_cache.lookup import (
     lookup,
     misses,
 )
-from k3core.studies.prefix_cache.player import (
-    PLAYER_RULES,
-    SCENARIOS,
-    PlayerStudy,
-    first_lookup,
-    num_steps,
-    player,
-)
+from k3core.studies.prefix_cache.player import BLOCK, PLAYER_RULES, PlayerStudy, player
 from k3core.studies.prefix_cache.policies import POLICY_CODES, PolicyStudy, policies
+from k3core.studies.prefix_cache.scenarios import (
+    OWN,
+    SCENARIOS,
+    TEXTS,
+    Script,
+    Step,
+    parse_steps,
+    script,
+)
 from k3core.studies.prefix_cache.stairs import LADDER_RULES, StairsStudy, stairs
 from k3core.studies.prefix_cache.traffic import HISTORIES
 
 __all__ = [
+    "BLOCK",
     "CASES",
     "COST_MODELS",
     "EVICTIONS",
     "HISTORIES",
     "INTERVALS",
     "LADDER_RULES",
+    "OWN",
     "PLAYER_RULES",
     "POLICIES",
     "POLICY_CODES",
     "SCENARIOS",
+    "TEXTS",
     "CliffStudy",
     "CostStudy",
     "HashStudy",
@@ -50,19 +55,21 @@ __all__ = [
     "MissStudy",
     "PlayerStudy",
     "PolicyStudy",
+    "Script",
     "StairsStudy",
+    "Step",
     "case_value",
     "cliff",
     "cost",
     "deepest_kept",
-    "first_lookup",
     "hash_schemes",
     "kept_boundaries",
     "ladder",
     "lookup",
     "misses",
-    "num_steps",
+    "parse_steps",
     "player",
     "policies",
+    "script",
     "stairs",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -125,9 +125,6 @@ def kept_boundaries(
     return retained_boundaries(first_len, block_tokens, every_blocks if policy == "every" else 0)
 
 
-def deepest_kept(
-    policy: str, every_blocks: int, shared_len: int, first_tail: int, block_tokens: int
-) -> int:
-    """The last kept boundary on the shared path, 0 if none: where a missing group hurts most."""
-    kept = kept_boundaries(policy, every_blocks, shared_len + first_tail, block_tokens)
+def deepest_kept(kept: Iterable[int], shared_len: int) -> int:
+    """The last of the boundaries ``kept`` on the shared path, 0 if none is."""
     return max((at for at in kept if at <= shared_len), default=0)

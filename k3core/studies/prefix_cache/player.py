@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from k3core.errors import require
+from k3core.errors import require_choice, require_count
 from k3core.paged_cache.pool import PagePool
 from k3core.paged_cache.stats import PageKind
 from k3core.prefix_cache.block_hash import PromptHashes
@@ -17,128 +16,13 @@ from k3core.prefix_cache.keys import ROOT_PARENT, root_parent
 from k3core.prefix_cache.manager import HybridCacheManager
 from k3core.prefix_cache.retention import Retention
 from k3core.studies import single_thread  # noqa: F401
+from k3core.studies.prefix_cache.scenarios import Script, Step
 
 BLOCK = 512
 TAIL = 100  # tokens after the last full block of every prompt
 NUM_GROUPS = 2
 PLAYER_RULES = ("junction", "dense", "replay", "chunk_end", "none")
 _HEX_DIGITS = 6
-
-
-class Step(NamedTuple):
-    """One operation: ``register``, ``write``, ``end``, ``abort``, ``look_up``, ``evict_state``,
-    ``evict_block`` or ``reset``, on the request ``name``.
-
-    ``blocks`` are letters, one per block of tokens: equal letters, equal tokens. ``upto`` is the
-    number of blocks written so far, or the boundary that is evicted.
-    """
-
-    action: str
-    name: str = ""
-    blocks: str = ""
-    upto: int = 0
-    salt: str = ""
-
-
-def _writes(name: str, blocks: str) -> tuple[Step, ...]:
-    """A prefill, block by block, then the rest of the prompt."""
-    chunks = tuple(Step("write", name, blocks, count) for count in range(1, len(blocks) + 1))
-    return (*chunks, Step("write", name, blocks, -1))
-
-
-SCENARIOS: Mapping[str, tuple[Step, ...]] = {
-    "turns": (
-        Step("register", "A", "abc"),
-        *_writes("A", "abc"),
-        Step("end", "A"),
-        Step("look_up", "B", "abcd"),
-        Step("register", "B", "abcd"),
-        *_writes("B", "abcd")[3:],
-        Step("end", "B"),
-        Step("look_up", "C", "abcde"),
-    ),
-    "branch": (
-        Step("register", "A", "abcd"),
-        *_writes("A", "abcd"),
-        Step("end", "A"),
-        Step("look_up", "B", "abxy"),
-        Step("register", "B", "abxy"),
-        *_writes("B", "abxy"),
-        Step("end", "B"),
-        Step("look_up", "C", "abuv"),
-    ),
-    "abort": (
-        Step("register", "A", "abcd"),
-        Step("look_up", "B", "abcd"),
-        Step("write", "A", "abcd", 1),
-        Step("write", "A", "abcd", 2),
-        Step("look_up", "B", "abcd"),
-        Step("abort", "A"),
-        Step("look_up", "B", "abcd"),
-    ),
-    "together": (
-        Step("register", "A", "abc"),
-        Step("register", "B", "abc"),
-        Step("look_up", "C", "abcd"),
-        *_writes("A", "abc"),
-        Step("look_up", "C", "abcd"),
-        *_writes("B", "abc"),
-        Step("end", "A"),
-        Step("end", "B"),
-    ),
-    "evict": (
-        Step("register", "A", "abc"),
-        *_writes("A", "abc"),
-        Step("end", "A"),
-        Step("look_up", "B", "abcd"),
-        Step("evict_state", "A", "abc", 3),
-        Step("look_up", "B", "abcd"),
-        Step("evict_block", "A", "abc", 1),
-        Step("look_up", "B", "abcd"),
-        Step("reset"),
-    ),
-    "full": (
-        Step("register", "A", "abcd"),
-        *_writes("A", "abcd"),
-        Step("end", "A"),
-        Step("look_up", "A", "abcd"),
-        Step("register", "B", "mnop"),
-        *_writes("B", "mnop"),
-        Step("look_up", "A", "abcd"),
-        Step("register", "C", "uvwx"),
-        Step("look_up", "A", "abcd"),
-        Step("end", "B"),
-    ),
-    "salt": (
-        Step("register", "A", "abc", salt="t1"),
-        *_writes("A", "abc"),
-        Step("end", "A"),
-        Step("look_up", "B", "abcd", salt="t2"),
-        Step("look_up", "C", "abcd", salt="t1"),
-        Step("register", "B", "abcd", salt="t2"),
-        *_writes("B", "abcd"),
-        Step("end", "B"),
-        Step("look_up", "D", "abcde", salt="t2"),
-    ),
-}
-
-
-def num_steps(scenario: str) -> int:
-    """Operations of a scenario.
-
-    Raises:
-        K3Error: unknown scenario.
-    """
-    known = ", ".join(SCENARIOS)
-    require(scenario in SCENARIOS, f"scenario={scenario!r} must be one of {known}")
-    return len(SCENARIOS[scenario])
-
-
-def first_lookup(scenario: str) -> int:
-    """Steps done when the scenario has looked up what was written, or evicted, before."""
-    actions = [step.action for step in SCENARIOS[scenario]]
-    start = actions.index("evict_block" if "evict_block" in actions else "write")
-    return actions.index("look_up", start) + 1
 
 
 @dataclass(frozen=True)
@@ -205,7 +89,8 @@ class _Stage:
                 "reason": hit.reason or "nothing",
             }
         if step.action == "register":
-            self.prompts[step.name] = (step.blocks, step.salt)
+            if running:
+                return "running_already", {}
             admission = manager.admit(step.name, self.known(step.name))
             if admission is None:
                 return "refused", {"available": manager.pool.num_available}
@@ -264,21 +149,23 @@ def player(
     num_pages: int = 20,
     cascade: bool = False,
     seed: int = 0,
+    own: str = "",
 ) -> PlayerStudy:
     """Run the first ``step`` operations of a scenario on a new pool and cache.
 
     Args:
-        scenario: one of ``SCENARIOS``.
+        scenario: one of ``SCENARIOS``, or ``own``.
         rule: retention rule, one of ``PLAYER_RULES``.
         num_pages: pages of the pool; one holds a block of MLA rows or a group's state.
         cascade: an evicted block takes along what stands behind it.
+        own: operations of the scenario ``own``, see ``scenarios``.
 
     Raises:
-        K3Error: unknown scenario or rule, or a step outside of the scenario.
+        K3Error: unknown scenario or rule, bad operations, or a step outside of the scenario.
     """
-    last = num_steps(scenario)
-    require(0 <= step <= last, f"step={step} must be in 0..{last}")
-    require(rule in PLAYER_RULES, f"rule={rule!r} must be one of {', '.join(PLAYER_RULES)}")
+    steps = Script(scenario, own).steps
+    require_count("step", step, 0, len(steps))
+    require_choice("rule", rule, PLAYER_RULES)
     manager = HybridCacheManager(
         PagePool(num_pages),
         hash_block_tokens=BLOCK,
@@ -288,7 +175,7 @@ def player(
     )
     stage = _Stage(manager, seed)
     results = []
-    for one in SCENARIOS[scenario][:step]:
+    for one in steps[:step]:
         results.append(stage.run(one))
         stage.note()
     manager.check()
@@ -300,9 +187,9 @@ def player(
             "pages": _pages(stage),
             "account": pd.DataFrame(stage.account.items(), columns=["code", "tokens"]),
         },
-        steps=SCENARIOS[scenario],
+        steps=steps,
         results=tuple(results),
-        num_steps=last,
+        num_steps=len(steps),
         num_free=stats.num_free,
         num_cached=stats.num_cached,
         num_owned=stats.num_owned,

@@ -41,6 +41,7 @@ class StairsStudy:
             and what this code finds), ``rule`` (the rule in blocks, without and with a drafter),
             ``sharing`` (rule x shared length: prompts that hit, of 64).
         physical_block, match_unit: of the deployment, in tokens.
+        dropped_blocks: match units that a drafter gives up.
         layer_bytes: state and convolution window of one KDA layer, one rank: a page holds them.
         num_lengths: lengths served and looked up.
         num_below: of them, those below the ceiling.
@@ -52,6 +53,7 @@ class StairsStudy:
     tables: dict[str, pd.DataFrame]
     physical_block: int
     match_unit: int
+    dropped_blocks: int
     layer_bytes: int
     num_lengths: int
     num_below: int
@@ -132,6 +134,7 @@ def stairs(
         },
         physical_block=granularity.physical_block_tokens,
         match_unit=unit,
+        dropped_blocks=granularity.dropped_blocks,
         layer_bytes=memory.kda_bytes_per_layer,
         num_lengths=len(lengths),
         num_below=sum(found[n] < ceiling[n] for n in lengths),

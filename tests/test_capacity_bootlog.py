@@ -215,3 +215,10 @@ def test_a_printed_log_is_solved_back_to_the_pool_that_printed_it(model, drafts,
     assert solved.contradictions == ()
     found = solved.values.get("num_blocks")
     assert found == blocks or blocks in solved.candidates["num_blocks"]
+
+
+def test_a_parallel_degree_in_the_log_takes_the_place_of_the_given_one():
+    found = solve(read_log("tensor_parallel_size=16\n" + ATOM_RECIPE), K3, 8)
+    assert found.values["tp"] == found.deployment.tp == 16
+    with pytest.raises(CapacityError, match="tp=7"):
+        solve(read_log("tensor_parallel_size=7\n" + ATOM_RECIPE), K3, 8)

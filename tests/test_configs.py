@@ -197,3 +197,28 @@ def test_indexer_keys_are_read_and_counted_apart():
     assert memory.indexer_bytes_per_token == known.indexer_bytes_per_token == 11 * 132 / 4
     assert memory.kv_bytes(100) == 100 * 11 * 512 * 2
     assert RequestMemory(MODELS["kimi-k3"]).indexer_bytes_per_token == 0
+
+
+def _glm_with_types(lists=True, wrong=False):
+    config = copy.deepcopy(GLM_5_3_FLASH)
+    inner = config["text_config"]
+    kinds = ["linear_attention"] * 3 + ["deepseek_sparse_attention"]
+    inner["layer_types"] = (kinds * 12)[:45]
+    if wrong:
+        inner["layer_types"][0] = "deepseek_sparse_attention"
+    if not lists:
+        for name in ("kda_layers", "full_attn_layers"):
+            del inner["linear_attn_config"][name]
+    return config
+
+
+@pytest.mark.parametrize("lists", [True, False])
+def test_types_per_layer_say_the_same_as_the_lists_or_stand_for_them(lists):
+    parsed = parse_config(_glm_with_types(lists))
+    assert parsed.preset == parse_config(GLM_5_3_FLASH).preset
+    assert "layer_types" not in parsed.unknown
+
+
+def test_types_per_layer_that_contradict_the_lists_are_refused():
+    with pytest.raises(ConfigError, match="different layers"):
+        parse_config(_glm_with_types(wrong=True))

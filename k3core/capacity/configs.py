@@ -177,6 +177,24 @@ def _list(fields: _Fields, name: str) -> list[Any]:
     return list(value)
 
 
+_ATTENTION_TYPES = ("full_attention", "deepseek_sparse_attention")
+
+
+def _attention_places(fields: _Fields, num_layers: int) -> tuple[int, ...] | None:
+    """1-based places of the attention layers in ``layer_types``; None where the file has none."""
+    if "layer_types" not in fields:
+        return None
+    types = [str(name) for name in _list(fields, "layer_types")]
+    strange = sorted(set(types) - {"linear_attention", *_ATTENTION_TYPES})
+    require(not strange, f"layer_types names {', '.join(strange)}", ConfigError)
+    require(
+        len(types) == num_layers,
+        f"layer_types names {len(types)} layers, num_hidden_layers={num_layers}",
+        ConfigError,
+    )
+    return tuple(place for place, name in enumerate(types, 1) if name in _ATTENTION_TYPES)
+
+
 def _latent(fields: _Fields) -> int:
     return fields.size("kv_lora_rank") + fields.size("qk_rope_head_dim", 0, low=0)
 
@@ -184,18 +202,24 @@ def _latent(fields: _Fields) -> int:
 def _kda_lists(fields: _Fields) -> ParsedConfig:
     linear = _Fields(fields.get("linear_attn_config"), "linear_attn_config.")
     num_layers = fields.size("num_hidden_layers")
-    base, ids = check_layers(
-        {name: _list(linear, name) for name in ("kda_layers", "full_attn_layers")}, num_layers
-    )
+    base, mla_ids = None, _attention_places(fields, num_layers)
+    if mla_ids is None or "kda_layers" in linear:
+        names = ("kda_layers", "full_attn_layers")
+        base, ids = check_layers({name: _list(linear, name) for name in names}, num_layers)
+        require(
+            mla_ids in (None, ids["full_attn_layers"]),
+            "layer_types and linear_attn_config.full_attn_layers name different layers",
+            ConfigError,
+        )
+        mla_ids = ids["full_attn_layers"]
+    require(len(mla_ids) < num_layers, "kda_layers is empty: no state to plan", ConfigError)
     head_dim = linear.size("head_dim")
-    mla_ids = ids["full_attn_layers"]
-    require(len(ids["kda_layers"]) >= 1, "kda_layers is empty: no state to plan", ConfigError)
     return _finish(
         fields,
         family="kda-lists",
         index_base=base,
         inner=linear,
-        num_kda_layers=len(ids["kda_layers"]),
+        num_kda_layers=num_layers - len(mla_ids),
         mla_layer_ids=mla_ids,
         num_heads=linear.size("num_heads"),
         dk=head_dim,
@@ -249,18 +273,8 @@ def _full_attention_cache(fields: _Fields) -> dict[str, Any]:
 
 def _gdn(fields: _Fields) -> ParsedConfig:
     num_layers = fields.size("num_hidden_layers")
-    if "layer_types" in fields:
-        types = _list(fields, "layer_types")
-        known = {"linear_attention", "full_attention"}
-        strange = sorted({str(name) for name in types} - known)
-        require(not strange, f"layer_types names {', '.join(strange)}", ConfigError)
-        require(
-            len(types) == num_layers,
-            f"layer_types names {len(types)} layers, num_hidden_layers={num_layers}",
-            ConfigError,
-        )
-        full = tuple(i for i, name in enumerate(types, 1) if name == "full_attention")
-    else:
+    full = _attention_places(fields, num_layers)
+    if full is None:
         period = fields.size("full_attention_interval")
         full = tuple(range(period, num_layers + 1, period))
     return _finish(

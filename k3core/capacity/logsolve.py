@@ -8,7 +8,7 @@ rounded or cut, so every comparison allows one unit of the last printed digit.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from k3core.capacity import blocks
 from k3core.capacity.block_pool import BlockPool
@@ -55,16 +55,27 @@ def solve(
 ) -> Solved:
     """Everything that a log determines of a start of ``model``.
 
+    Args:
+        log: recognised lines; a parallel degree that they name takes the place of ``tp``.
+        model: the model that was started.
+        tp: tensor-parallel degree.
+        state_dtype, mla_dtype: formats; an empty ``mla_dtype`` is the model's own.
+
     Raises:
-        CapacityError: ``tp`` does not divide the heads.
+        CapacityError: the degree does not divide the heads.
     """
     require_type("log", log, BootLog, CapacityError)
-    memory = RequestMemory(model, tp, state_dtype, mla_dtype=mla_dtype)
+    said = log.get("tp")
+    memory = RequestMemory(
+        model, tp if said is None else int(said), state_dtype, mla_dtype=mla_dtype
+    )
     if log.engine == "vllm":
-        return _VLLM(log, memory).solve()
-    if log.engine == "sglang":
-        return _solve_sglang(log, memory)
-    return Solved(missing={"engine": "no line of a known engine"})
+        found = _VLLM(log, memory).solve()
+    elif log.engine == "sglang":
+        found = _solve_sglang(log, memory)
+    else:
+        return Solved(missing={"engine": "no line of a known engine"})
+    return found if said is None else replace(found, values={"tp": memory.tp, **found.values})
 
 
 class _VLLM:

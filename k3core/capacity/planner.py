@@ -146,7 +146,7 @@ class CapacityPlan:
             "state_bytes_per_request": self.memory.state_bytes_per_request,
             "mla_bytes_per_token": self.memory.mla_bytes_per_token,
             "drafter_bytes_per_token": self.memory.drafter_bytes_per_token,
-            "indexer_bytes_per_token": self.memory.indexer_bytes_per_token,
+            "indexer_bytes_per_token": round(self.memory.indexer_bytes_per_token, 2),
             "rollback_bytes_per_request": self.cost.scheme_bytes,
             "rollback_buffer_bytes_per_request": self.cost.buffer_bytes,
             "rollback_draft_rows_bytes_per_request": self.cost.scheme_bytes

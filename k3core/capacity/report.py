@@ -18,10 +18,10 @@ def plan_lines(planned: CapacityPlan) -> Iterator[str]:
     inputs, rule = values.pop("inputs"), values.pop("engine_rule")
     yield f"{planned.model.title}, TP{planned.memory.tp}: per rank, all layers unless per layer"
     for name, value in values.items():
-        yield f"  {name:<40}{_text(value):>20}"
+        yield f"  {name:<40}{value_text(value):>20}"
     yield "inputs (defaults included)"
     for name, value in inputs.items():
-        yield f"  {name:<40}{_text(value):>20}"
+        yield f"  {name:<40}{value_text(value):>20}"
     yield "rule: {engine} {version}, {date} ({source})".format(**rule)
     yield f"sizes: {planned.model.source}"
     if planned.model.note:
@@ -52,7 +52,8 @@ def published_lines(records: Sequence[Published]) -> Iterator[str]:
     yield f"{len(records)} values: " + ", ".join(f"{n} {name}" for name, n in counts.items())
 
 
-def _text(value: object) -> str:
+def value_text(value: object) -> str:
+    """A value of a plan as people read it: separators, four decimals at most."""
     if isinstance(value, bool) or value is None:
         return str(value)
     if isinstance(value, int):
@@ -60,7 +61,7 @@ def _text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.4f}".rstrip("0").rstrip(".")
     if isinstance(value, dict):
-        return ", ".join(f"{k} {_text(v)}" for k, v in value.items())
+        return ", ".join(f"{k} {value_text(v)}" for k, v in value.items())
     if isinstance(value, list):
         return "+".join(map(str, value))
     return str(value) or "-"

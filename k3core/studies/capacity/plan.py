@@ -19,6 +19,7 @@ from k3core.capacity.planner import CapacityPlan, Deployment, Pool, Target, inve
 from k3core.capacity.planner import plan as make_plan
 from k3core.capacity.pools import SplitPools
 from k3core.capacity.profiles import EngineProfile
+from k3core.capacity.report import value_text
 from k3core.capacity.rollback import RollbackCost, rollback_cost
 from k3core.capacity.saved_plan import CUSTOM
 from k3core.capacity.schemes import SCHEMES
@@ -229,14 +230,14 @@ def _number_table(planned: CapacityPlan) -> pd.DataFrame:
     values = planned.as_dict()
     inputs = values.pop("inputs")
     values.pop("engine_rule")
-    rows = [("result", name, str(value)) for name, value in values.items()]
-    rows += [("input", name, str(value)) for name, value in inputs.items()]
+    rows = [("result", name, value_text(value)) for name, value in values.items()]
+    rows += [("input", name, value_text(value)) for name, value in inputs.items()]
     return pd.DataFrame(rows, columns=["kind", "name", "value"])
 
 
 def profile_table(profile: EngineProfile) -> pd.DataFrame:
     """An engine's rule as one row."""
-    names = ("engine", "version", "date", "block_rule", "slots", "retention", "source")
+    names = ("engine", "version", "date", "block_rule", "slots", "retention", "drafter_drop", "source")
     return pd.DataFrame({name: [getattr(profile, name)] for name in names})
 
 

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, urlencode
 import pandas as pd
 import streamlit as st
 
+from k3core.capacity.model import KIND_NAMES
 from k3core.capacity.openings import PlanView
 from k3core.capacity.saved_plan import save_plan
 from k3core.errors import CapacityError
@@ -123,16 +124,17 @@ def worded(page: Page, table: pd.DataFrame, *columns: str) -> pd.DataFrame:
 
 
 def limit_text(page: Page, r: Any) -> str:
-    """What limits the requests, and how many there were without drafts."""
-    text = page.t(f"verdict.at-{r.verdict}")
+    """How many requests there were without drafts; what limits them where drafts do not matter."""
     if r.requests_plain != r.max_requests:
-        text += page.t("verdict.plain", count=count_text(r.requests_plain))
-    return text
+        return page.t("verdict.plain", count=count_text(r.requests_plain))
+    return page.t(f"verdict.at-{r.verdict}")
 
 
 def beside_the_bill(page: Page, r: Any) -> list[str]:
     """Formats and bytes that the picture does not name: the drafter's cache, indexer keys."""
     memory, lines = r.memory, []
+    if memory.model.kind != "kda":
+        lines.append(page.t("profile.kinds", kind=KIND_NAMES[memory.model.kind].split()[0]))
     if memory.drafter_layers:
         lines.append(
             page.t(

@@ -17,7 +17,7 @@ from k3core.ui.page import Metric, Page
 from k3core.ui.planner.links import SCENE_OF, open_with, row_query
 
 VERDICTS = ("exact", "within-rounding", "not-unique", "published-wrong", "unexplained")
-FIRST_COLUMNS = ("open", "source", "what", "published", "computed", "verdict")
+FIRST_COLUMNS = ("open", "published", "computed", "what", "verdict", "source")
 View = PlanView | GridView | PrintedPool
 
 
@@ -43,9 +43,10 @@ def row_banner(page: Page, view: View) -> None:
         )
         if not same:
             st.markdown(page.t("row.moved", computed=record.computed_text))
-        if record.reason or record.inferred:
-            guess = page.t("row.inferred", inputs=record.inputs_text) if record.inferred else ""
-            st.caption(f"{record.reason} {guess}".strip())
+        if record.reason:
+            st.caption(page.t("row.reason", reason=record.reason))
+        if record.inputs:
+            st.caption(page.t("row.inputs", inputs=record.inputs_text))
         left, right, _ = st.columns([1, 1, 2])
         if left.button(page.t("row.back"), icon=":material/table_rows:", key="_row_back"):
             open_with(page, {"capacity_scene": "published"})
@@ -122,4 +123,4 @@ def published_scene(page: Page) -> None:
         format_func=lambda c: f"{c} · {rows.at[c, 'source']} · {rows.at[c, 'what']}",
         key="published_row",
     )
-    link("capacity", page.lang, row_query(BY_CODE[code]), page.t("table.open"))
+    link("capacity", page.lang, row_query(BY_CODE[code]), page.t("published.open"))

@@ -110,8 +110,7 @@ def walk_to(script, **query):
     app.run()
     assert not app.warning
     other = AppTest.from_string(script, default_timeout=30)
-    for key in ("_url_saved",):
-        other.session_state[key] = app.session_state[key]
+    other.session_state["_url_saved"] = app.session_state["_url_saved"]
     for key, value in app.query_params.items():
         other.query_params[key] = value
     return other.run()

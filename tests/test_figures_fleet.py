@@ -7,12 +7,12 @@ from k3core.figures import fleet as figures
 from k3core.fleet.router import ROUTERS
 from k3core.studies import fleet as studies
 
-SMALL = {"num_requests": 300, "num_sessions": 100, "num_clusters": 4, "kill_minute": 0}
+SMALL = {"num_requests": 300, "num_sessions": 100, "clusters": 4, "failures": ()}
 
 
 @pytest.fixture(scope="module")
 def comparison():
-    return studies.routers(admission="reject", blocks=500, rule="replay", **SMALL)
+    return studies.routers(admission="reject", capacity_blocks=500, checkpoints="replay", **SMALL)
 
 
 def layers(chart):

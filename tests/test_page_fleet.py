@@ -62,7 +62,8 @@ def num_charts(app):
 
 
 @pytest.mark.parametrize(
-    ("scene", "charts"), [("ring", 4), ("failover", 5), ("admission", 4), ("simulation", 8)]
+    ("scene", "charts"),
+    [("ring", 4), ("failover", 5), ("admission", 4), ("simulation", 8), ("range", 4)],
 )
 def test_a_scene_stands_below_the_main_picture_and_the_strip(page, scene, charts):
     page.query_params["fleet_scene"] = scene
@@ -93,7 +94,7 @@ def test_the_metrics_follow_the_router(page):
 def test_an_uploaded_trace_is_counted_whole_and_replayed(page):
     app = upload(drawn(page), gzip.compress(trace(450), mtime=0), "trace.jsonl.gz")
     assert not app.exception
-    assert "450 requests of" in captions(app)
+    assert "Requests: 450" in captions(app)
     assert "none dropped" in captions(app)
     assert "ticks of 3 s" in captions(app)
     assert app.metric[2].value == "0 / 450"
@@ -101,7 +102,7 @@ def test_an_uploaded_trace_is_counted_whole_and_replayed(page):
 
 def test_a_trace_without_ticks_says_nothing_of_them(page):
     app = upload(drawn(page), trace(100, per_tick=1))
-    assert "100 requests of" in captions(app)
+    assert "Requests: 100" in captions(app)
     assert "ticks of" not in captions(app)
 
 
@@ -111,11 +112,68 @@ def test_a_bad_line_is_named_and_the_synthetic_requests_stay(page):
     app = upload(drawn(page), b"\n".join(data))
     assert not app.exception
     assert ["line 7" in error.value for error in app.error] == [True]
+    assert "without a trace" in app.error[0].value
     assert app.metric[2].value == "0 / 600"
 
 
-def test_the_limit_is_stated_where_a_trace_is_given(page):
-    assert "16 MB" in drawn(page).file_uploader[0].proto.help
+def test_after_a_bad_file_the_last_good_trace_stays_and_the_page_says_so(page):
+    app = upload(drawn(page), trace(450), "good.jsonl")
+    app = upload(app, b"nonsense", "bad.jsonl")
+    assert not app.exception
+    assert "`bad.jsonl` is not replayed" in app.error[0].value
+    assert "goes on with `good.jsonl`" in app.error[0].value
+    assert app.metric[2].value == "0 / 450"
+    app.file_uploader[0].set_value([])
+    assert drawn(app).metric[2].value == "0 / 600"
+
+
+def test_what_a_file_holds_comes_back_short_and_as_plain_text(page):
+    time = "`[x](https://example.org)![y](z) " + "*" * 9999
+    line = {"timestamp": time, "input_length": 1, "output_length": 1, "hash_ids": [0]}
+    app = upload(drawn(page), json.dumps(line).encode(), "`**x**`.jsonl")
+    (error,) = app.error
+    assert len(error.value) < 500
+    marked = error.value.split("`")
+    assert len(marked) == 5  # two pieces of code, and nothing foreign outside of them
+    assert "[x]" in marked[3]
+    assert all(sign not in "".join(marked[::2]) for sign in "[]*")
+
+
+def test_the_limit_stated_where_a_trace_is_given_is_that_of_the_server(page):
+    uploader = drawn(page).file_uploader[0].proto
+    assert uploader.max_upload_size_mb == st.get_option("server.maxUploadSize")
+    assert f"up to {uploader.max_upload_size_mb} MB" in uploader.help
+
+
+@pytest.mark.parametrize("over", ["speed", "clusters", "capacity_blocks"])
+def test_a_sweep_shows_the_chosen_router_beside_its_references(page, over):
+    page.query_params.update(
+        {"fleet_scene": "range", "range_over": over, "range_requests": "300"}
+        | {"fleet_router": "random"}
+    )
+    table = next(frame.value for frame in drawn(page).dataframe if "over" in frame.value)
+    assert set(table["over"]) == {over}
+    assert set(table["router"]) == {
+        "session", "session-bounded", "least-loaded", "prefix-load", "random",
+    }  # fmt: skip
+    assert set(table["num_requests"]) == {300}
+
+
+def test_the_timeline_of_a_failure_follows_the_router(page):
+    page.query_params["fleet_scene"] = "failover"
+    titles = []
+    for router in ("session", "round-robin"):
+        page.query_params["fleet_router"] = router
+        titles.append(next(h.value for h in drawn(page).subheader if "belonged" in h.value))
+    assert "session ring" in titles[0]
+    assert "round robin" in titles[1]
+    assert titles[0].split(":", 1)[1] != titles[1].split(":", 1)[1]
+
+
+def test_sessions_set_and_sessions_seen_are_told_apart(page):
+    app = drawn(page)
+    spoke = next(text.value for text in app.caption if "speak in these requests" in text.value)
+    assert "of 300 set" in spoke
 
 
 def test_one_failure_minute_zero_leaves_the_run_whole(page):
@@ -269,7 +327,7 @@ def test_an_azure_trace_is_replayed(page):
     lines += [f"2023-11-16 18:{i // 60:02}:{i % 60:02}.0,{500 + i},7" for i in range(200)]
     app = upload(drawn(page), "\n".join(lines).encode(), "azure.csv")
     assert not app.exception
-    assert "200 requests of 200 sessions" in captions(app)
+    assert "Requests: 200, none dropped; sessions: 200" in captions(app)
 
 
 def test_a_csv_of_our_own_is_replayed(page):
@@ -277,7 +335,7 @@ def test_a_csv_of_our_own_is_replayed(page):
     lines += [f"{i},{1500 + 20 * i},user-{i % 5}" for i in range(100)]
     app = upload(drawn(page), "\n".join(lines).encode(), "own.csv")
     assert not app.exception
-    assert "100 requests of 5 sessions" in captions(app)
+    assert "Requests: 100, none dropped; sessions: 5;" in captions(app)
 
 
 def test_a_stopped_comparison_shows_what_is_done_and_can_go_on(page, monkeypatch):

@@ -9,12 +9,14 @@ import pytest
 
 from k3core.errors import BudgetError, K3Error, TraceError
 from k3core.figures import fleet as figures
+from k3core.fleet import FleetSimulator
 from k3core.fleet.router import ROUTERS
 from k3core.studies import fleet as studies
 from k3core.studies.fleet.admission import SETTINGS, with_burst
 from k3core.studies.fleet.bins import bin_size_s
 
-SMALL = {"num_requests": 400, "num_sessions": 200, "kill_minute": 1, "down_minutes": 1}
+SMALL = {"num_requests": 400, "num_sessions": 200, "failures": ((3, 60.0, 120.0),)}
+CALM = {"failures": ()}
 
 
 def mooncake(*rows):
@@ -66,7 +68,7 @@ def test_usable_reuse_never_exceeds_the_mla_match(default_routers):
 
 def test_a_trace_with_ticks_runs_raw_and_spread():
     stored = studies.store_trace(TICKS)
-    result = studies.routers(trace=stored.key, kill_minute=0)
+    result = studies.routers(generate="", trace=stored.key, **CALM)
     assert result.tick_s == 3.0
     assert result.tables["routers"]["ticks"].value_counts().to_dict() == {"raw": 7, "spread": 7}
 
@@ -77,20 +79,20 @@ def test_choosing_marks_one_router(default_routers):
 
 
 def test_strip_holds_all_work_and_none_at_a_cluster_that_is_down():
-    p = {**SMALL, "num_requests": 600, "kill_cluster": 2}
-    s = studies.load_strip("session", **p)
+    p = {**SMALL, "num_requests": 600, "failures": ((2, 60.0, 120.0),)}
+    s = studies.load_strip(**p)
     strip = s.tables["strip"]
     down = strip[(strip["cluster"] == "c2") & (strip["minute"] >= 1) & (strip["minute"] < 2)]
     assert len(down) > 3
     assert (down["num_requests"] == 0).all()
     assert strip["num_requests"].sum() == 600
-    run = studies.simulation("session", **p)
+    run = studies.simulation(**p)
     assert (strip["load"] * s.bin_s).sum() == pytest.approx(run.total_s)
     assert s.tables["marks"]["event"].tolist() == ["fails", "returns"]
 
 
 def test_without_a_failure_nothing_is_marked():
-    s = studies.load_strip(**{**SMALL, "kill_minute": 0})
+    s = studies.load_strip(**{**SMALL, **CALM})
     assert s.tables["marks"].empty
     assert (s.num_failovers, s.num_moved) == (0, 0)
 
@@ -130,7 +132,7 @@ def test_more_points_spread_less():
 
 @pytest.mark.parametrize("num_clusters", [2, 8, 32])
 def test_only_the_victims_sessions_move(num_clusters):
-    f = studies.minimal_perturbation(**SMALL, num_clusters=num_clusters, kill_cluster=1)
+    f = studies.minimal_perturbation(victim=1, **{**SMALL, **CALM}, clusters=num_clusters)
     assert (f.num_collateral, f.num_at_removed) == (0, 0)
     moved = f.tables["moved"].set_index("what")["num_sessions"]
     assert moved.sum() == 600
@@ -147,8 +149,8 @@ def test_the_moved_share_is_the_arcs_of_the_victim():
 
 
 def test_failover_shows_in_the_victims_reuse_only():
-    f = studies.minimal_perturbation(kill_minute=6, down_minutes=0)
-    calm = studies.minimal_perturbation(kill_minute=0)
+    f = studies.minimal_perturbation(failures=((3, 360.0, math.inf),))
+    calm = studies.minimal_perturbation(**CALM)
     tables = [study.tables["timeline"] for study in (f, calm)]
     before = [table[table["minute"] < 5]["reuse"].tolist() for table in tables]
     assert before[0] == before[1]
@@ -162,8 +164,47 @@ def test_failover_shows_in_the_victims_reuse_only():
 
 
 def test_one_cluster_cannot_lose_one():
-    with pytest.raises(K3Error, match="num_clusters=1"):
-        studies.minimal_perturbation(num_clusters=1, kill_cluster=0)
+    with pytest.raises(K3Error, match="clusters=1"):
+        studies.minimal_perturbation(victim=0, clusters=1, **CALM)
+
+
+# ---- sweep of one quantity -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("over", studies.RANGES)
+def test_a_range_runs_every_router_at_every_value(over):
+    small = {"num_requests": 120, "num_sessions": 60}
+    study = studies.load_range(over, router="random", **small)
+    rows = study.tables["range"]
+    assert sorted(set(rows["value"])) == list(studies.RANGES[over])
+    assert rows.groupby("value")["router"].apply(list).map(len).eq(5).all()
+    assert (study.low, study.high) == (studies.RANGES[over][0], studies.RANGES[over][-1])
+
+
+def test_a_point_of_a_range_is_the_run_that_it_says():
+    row = studies.range_run("clusters", 4, router="least-loaded", **SMALL)
+    run = studies.simulation(clusters=4, router="least-loaded", **{**SMALL, **CALM})
+    assert row["p95_all_s"] == run.p95_s["all"]
+    assert row["reuse_rate_tokens"] == run.reuse
+
+
+def test_load_is_relative_to_the_speed_that_is_set():
+    once, twice = (
+        studies.range_run("speed", value, speed, **SMALL)
+        for value, speed in ((2.0, 1.0), (1.0, 2.0))
+    )
+    assert {**once, "value": 0} == {**twice, "value": 0}
+
+
+def test_a_range_over_something_else_raises():
+    with pytest.raises(K3Error, match="over='colour'"):
+        studies.load_range("colour")
+
+
+def test_the_timeline_is_that_of_the_chosen_router():
+    runs = [studies.minimal_perturbation(router=code, **SMALL) for code in ("session", "random")]
+    assert runs[0].tables["moved"].equals(runs[1].tables["moved"])
+    assert not runs[0].tables["timeline"].equals(runs[1].tables["timeline"])
 
 
 # ---- admission ---------------------------------------------------------------------------------
@@ -203,7 +244,7 @@ def test_the_misleading_percentile_is_infinite_where_many_are_refused(budgets):
 
 
 def test_a_burst_is_inserted_and_nothing_else_changes():
-    workload = studies.FleetParams(**SMALL).workload()
+    workload = studies.page_scenario(**SMALL).workload()
     burst, start_s = with_burst(workload, 25, seed=3)
     new = burst.input_len == 100_000
     assert new.sum() == 25
@@ -217,7 +258,7 @@ def test_a_burst_is_inserted_and_nothing_else_changes():
 
 def test_a_weight_above_its_budget_is_refused():
     with pytest.raises(BudgetError, match="never be admitted"):
-        studies.admission(budget_long=2, **SMALL)
+        studies.admission(budgets=(12, 2), **SMALL)
 
 
 # ---- one run -----------------------------------------------------------------------------------
@@ -235,7 +276,7 @@ def test_curves_end_at_everyone_and_bins_hold_everyone():
 
 def test_a_class_that_is_absent_has_no_percentile():
     stored = studies.store_trace(TICKS)
-    s = studies.simulation(trace=stored.key, kill_minute=0)
+    s = studies.simulation(generate="", trace=stored.key, **CALM)
     assert math.isnan(s.p95_s["long"])
     assert s.tables["p95"]["cls"].tolist() == ["short"]
     assert figures.fig_fleet_simulation(s.tables)
@@ -248,11 +289,29 @@ def test_the_same_parameters_give_the_same_tables():
 
 
 @pytest.mark.parametrize(
-    "kwargs", [{"admission": "maybe"}, {"kill_cluster": 8}, {"cost": "x"}, {"trace": "gone"}]
+    ("kwargs", "words"),
+    [
+        ({"admission": "maybe"}, "admission='maybe'"),
+        ({"failures": ((8, 1.0, 2.0),)}, "cluster=8"),
+        ({"cost": "x"}, "cost='x'"),
+        ({"generate": "", "trace": "gone"}, "trace='gone'"),
+        ({"budgets": (1, 2, 3)}, r"budgets=\(1, 2, 3\)"),
+        ({"warmup_s": -1.0}, "start=-1.0"),
+        ({"slo_s": None}, "slo_s=None"),
+        ({"ticks": "even"}, "ticks='even'"),
+    ],
 )
-def test_impossible_parameters_raise(kwargs):
-    with pytest.raises(K3Error, match=str(next(iter(kwargs.values())))):
+def test_impossible_parameters_raise(kwargs, words):
+    with pytest.raises(K3Error, match=words):
         studies.simulation(**kwargs)
+
+
+def test_a_window_and_a_service_level_count_anew_without_a_new_run(monkeypatch):
+    whole = studies.router_run(**SMALL)
+    monkeypatch.setattr(FleetSimulator, "run", None)
+    late = studies.router_run(**SMALL, warmup_s=60.0, slo_s=1.0, price=6.0)
+    assert late["num_served"] < whole["num_served"]
+    assert late["goodput"] < whole["goodput"]
 
 
 # ---- traces and replay -------------------------------------------------------------------------
@@ -264,12 +323,11 @@ def test_a_stored_trace_is_counted_whole():
     assert stored == studies.stored_trace(stored.key)
 
 
-def test_an_upload_is_bounded_and_its_bad_line_named(monkeypatch):
+def test_an_upload_is_bounded_and_its_bad_line_named():
     with pytest.raises(TraceError, match="line 2"):
         studies.store_trace(TICKS.split(b"\n")[0] + b"\nnonsense")
-    monkeypatch.setattr("k3core.studies.fleet.traces.MAX_UPLOAD_MB", 0)
-    with pytest.raises(TraceError, match="larger than 0 MB"):
-        studies.store_trace(TICKS)
+    with pytest.raises(TraceError, match="larger than 100 bytes"):
+        studies.store_trace(TICKS + b"\n", max_bytes=100)
 
 
 def test_only_the_last_traces_are_kept():
@@ -338,6 +396,9 @@ def test_replay_text_states_threshold_unit_and_model(trace_file):
         lambda: figures.fig_fleet_hash_ring(studies.hash_ring(num_clusters=32).tables),
         lambda: figures.fig_fleet_minimal_perturbation(
             studies.minimal_perturbation(**SMALL).tables
+        ),
+        lambda: figures.fig_fleet_range(
+            studies.load_range(num_requests=120, num_sessions=60).choose("session")
         ),
         lambda: figures.fig_fleet_budget(studies.admission(**SMALL).tables),
         lambda: figures.fig_fleet_simulation(studies.simulation(**SMALL).tables),

@@ -133,7 +133,7 @@ def _sweep(args: argparse.Namespace) -> int:
     scenarios = fleet.grid(
         base, args.router, args.clusters, args.budgets, args.checkpoints, args.seeds
     )
-    trace = b"" if args.trace is None else fleet.trace_bytes(args.trace)
+    trace = None if args.trace is None else fleet.trace_bytes(args.trace)
 
     def progress(done: int, total: int) -> None:
         if not args.quiet:

@@ -50,7 +50,7 @@ def clear() -> None:
     st.query_params.from_dict({"lang": lang} if lang else {})
 
 
-def quoted(raw: str) -> str:
-    """A URL value as code in a note: a link must not bring its own markup, nor fill the page."""
+def quoted(raw: str, most: int = 40) -> str:
+    """Foreign text as code in a note: it must not bring its own markup, nor fill the page."""
     text = " ".join(raw.replace("`", "'").split())
-    return text if len(text) <= 40 else text[:39] + "…"
+    return text if len(text) <= most else text[: most - 1] + "…"

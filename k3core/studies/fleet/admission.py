@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from k3core.errors import require
+from k3core.errors import require_choice, require_count
 from k3core.fleet.cache import BLOCK_LEN
 from k3core.fleet.result import FleetResult
-from k3core.fleet.workload import Workload
-from k3core.studies.fleet.params import CLASSES, FleetParams
+from k3core.fleet.workload import CLASS_NAMES, Workload
+from k3core.studies.fleet.scenario import Scenario, page_scenario
+from k3core.units import count_text
 
 SETTINGS = ("none", "shared-reject", "separate-reject", "shared-queue", "separate-queue")
 BURST_LEN = 100_000
@@ -33,6 +34,7 @@ class AdmissionStudy:
         misleading: classes whose P95 turns infinite when refusals count as latencies.
     """
 
+    burst: int
     router: str
     slo_s: float
     num_short: int
@@ -45,6 +47,16 @@ class AdmissionStudy:
     misleading: int
     tables: dict[str, pd.DataFrame]
 
+    @property
+    def words(self) -> dict[str, str]:
+        """Its numbers as people read them."""
+        return {
+            "burst": count_text(self.burst),
+            "separate": count_text(self.refused_short_separate),
+            "shared": count_text(self.refused_short_shared),
+            "slo": f"{self.slo_s:g}",
+        }
+
     def value(self, setting: str, cls: str, column: str, missing: float = math.nan) -> float:
         """A cell of ``classes``; ``missing`` when that setting did not run."""
         rows = self.tables["classes"]
@@ -52,59 +64,47 @@ class AdmissionStudy:
         return float(row[column].iloc[0]) if len(row) else missing
 
 
-def admission(
-    router: str = "session", burst: int = 40, slo_s: float = 10.0, **params: Any
-) -> AdmissionStudy:
+def admission(burst: int = 40, **params: Any) -> AdmissionStudy:
     """Run the same requests and burst under every admission setting.
 
     Args:
-        router: key of ``ROUTERS``.
         burst: prompts of 100,000 tokens that arrive within 20 s in the middle of the run.
-        slo_s: a first token within it counts as good.
-        params: fields of ``FleetParams``.
+        params: fields of ``Scenario``.
 
     Raises:
         BudgetError: a weight exceeds its budget.
     """
-    runs = [admission_run(setting, router, burst, slo_s, **params) for setting in SETTINGS]
-    return gather_admission(runs, router, slo_s, **params)
+    runs = [admission_run(setting, burst, **params) for setting in SETTINGS]
+    return gather_admission(runs, burst, **params)
 
 
 def admission_run(
-    setting: str = "none",
-    router: str = "session",
-    burst: int = 40,
-    slo_s: float = 10.0,
-    **params: Any,
+    setting: str = "none", burst: int = 40, **params: Any
 ) -> tuple[dict[str, Any], ...]:
     """One admission setting of the comparison, as rows of its table, one per class.
 
     Raises:
         BudgetError: a weight exceeds its budget.
     """
-    require(setting in SETTINGS, f"setting={setting!r} must be one of {', '.join(SETTINGS)}")
-    require(slo_s > 0, f"slo_s={slo_s} must be > 0")
-    p = FleetParams(**{**params, "admission": "none"})
+    lanes, _, mode = require_choice("setting", setting, SETTINGS).partition("-")
+    rules = {"admission": mode, "lanes": lanes} if mode else {"admission": "none"}
+    p = page_scenario(**{**params, **rules})
     workload, _ = with_burst(p.workload(), burst, p.seed)
-    lane, _, mode = setting.partition("-")
-    controller = p.budgets(mode, shared=lane == "shared") if mode else None
-    result = p.simulator(router, controller).run(workload)
-    return tuple(_row(setting, cls, result, slo_s) for cls in CLASSES)
+    result = p.simulator().run(workload)
+    return tuple(_row(setting, cls, result, p.slo_s) for cls in CLASS_NAMES)
 
 
 def gather_admission(
-    runs: Sequence[Sequence[dict[str, Any]]],
-    router: str = "session",
-    slo_s: float = 10.0,
-    **params: Any,
+    runs: Sequence[Sequence[dict[str, Any]]], burst: int = 40, **params: Any
 ) -> AdmissionStudy:
     """The comparison of the runs made so far; numbers of missing settings are NaN or 0."""
-    p = FleetParams(**{**params, "admission": "none"})
+    p = page_scenario(**{**params, "admission": "none"})
     table = pd.DataFrame([row for run in runs for row in run])
     first = table[table["setting"] == table["setting"].iloc[0]].set_index("cls")["num_arrived"]
     study = AdmissionStudy(
-        router=router,
-        slo_s=slo_s,
+        burst=burst,
+        router=p.router,
+        slo_s=p.slo_s,
         num_short=int(first["short"]),
         num_long=int(first["long"]),
         burst_minute=float(p.workload().arrival_s[-1]) / 2 / 60,
@@ -130,7 +130,7 @@ def with_burst(workload: Workload, burst: int, seed: int) -> tuple[Workload, flo
     Returns:
         the workload, and when the burst starts, in seconds.
     """
-    require(burst >= 0, f"burst={burst} must be >= 0")
+    require_count("burst", burst, 0, 100_000)
     middle_s = float(workload.arrival_s[-1]) / 2
     if burst == 0:
         return workload, middle_s
@@ -181,24 +181,20 @@ def _row(setting: str, cls: str, result: FleetResult, slo_s: float) -> dict[str,
     }
 
 
-def _budget_table(p: FleetParams) -> pd.DataFrame:
+def _budget_table(p: Scenario) -> pd.DataFrame:
     """The rule of each class; ``held_at_once`` counts requests and is empty for token budgets."""
-    by_class = p.weigh == "class"
-    total = p.budget_short + p.budget_long
-    rows = (
-        ("short", p.weight_short, p.budget_short, p.tokens_short),
-        ("long", p.weight_long, p.budget_long, p.tokens_long),
-    )
+    by_class = p.admission_by == "class"
+    total = sum(p.budgets)
     return pd.DataFrame(
         [
             {
                 "cls": cls,
-                "unit": "weight" if by_class else f"{p.weigh}_tokens",
+                "unit": "weight" if by_class else f"{p.admission_by}_tokens",
                 "weight": weight if by_class else None,
-                "budget": budget if by_class else tokens,
+                "budget": budget,
                 "held_at_once": budget // weight if by_class else None,
                 "held_at_once_shared": total // weight if by_class else None,
             }
-            for cls, weight, budget, tokens in rows
+            for cls, weight, budget in zip(CLASS_NAMES, p.class_weights, p.budgets, strict=True)
         ]
     )

@@ -10,14 +10,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from k3core.errors import require
+from k3core.errors import require, require_count
 from k3core.fleet import theory
 from k3core.fleet.ring import RING_SIZE, ConsistentHashRing
 from k3core.fleet.stats import order_statistic
 from k3core.studies.fleet.bins import bin_index, bin_size_s
-from k3core.studies.fleet.params import FleetParams
+from k3core.studies.fleet.scenario import PAGE, Scenario, kept_run, page_scenario
+from k3core.units import count_text, percent_text
 
 REFERENCE_VNODES = (1, 8, 40, 160)
+MAX_SESSIONS = 1_000_000
 _MAX_ARCS = 400  # of a strip; above that only the largest and the smallest owner are drawn
 
 
@@ -42,6 +44,19 @@ class RingStudy:
     num_peak_sessions: int
     tables: dict[str, pd.DataFrame]
 
+    @property
+    def words(self) -> dict[str, object]:
+        """Its numbers as people read them."""
+        return {
+            "vnodes": self.vnodes,
+            "clusters": self.num_clusters,
+            "peak": f"{self.peak_to_mean:.2f}",
+            "low": f"{self.peak_low:.2f}",
+            "high": f"{self.peak_high:.2f}",
+            "sessions": count_text(self.num_sessions),
+            "most": count_text(self.num_peak_sessions),
+        }
+
 
 def build_ring(num_clusters: int, vnodes: int) -> ConsistentHashRing:
     """The ring of clusters c0, c1, ..., as the simulator builds it."""
@@ -62,7 +77,7 @@ def hash_ring(num_clusters: int = 8, vnodes: int = 8, num_sessions: int = 600) -
         num_clusters, vnodes: the ring; 1, 8, 40 and 160 vnodes are shown beside it.
         num_sessions: sessions ``session-0``, ``session-1``, ... to place.
     """
-    require(num_sessions >= 1, f"num_sessions={num_sessions} must be >= 1")
+    require_count("num_sessions", num_sessions, 1, MAX_SESSIONS)
     arcs, shares, imbalance = [], [], []
     for count in sorted({*REFERENCE_VNODES, vnodes}):
         ring = build_ring(num_clusters, count)
@@ -164,6 +179,7 @@ class FailoverStudy:
 
     num_sessions: int
     victim: str
+    router: str
     num_moved: int
     num_collateral: int
     num_at_removed: int
@@ -176,37 +192,59 @@ class FailoverStudy:
     reprefilled_tokens: int
     tables: dict[str, pd.DataFrame]
 
+    @property
+    def words(self) -> dict[str, object]:
+        """Its numbers as people read them."""
+        return {
+            "victim": self.victim,
+            "moved": count_text(self.num_moved),
+            "sessions": count_text(self.num_sessions),
+            "collateral": self.num_collateral,
+            "share": percent_text(self.moved_share),
+            "low": percent_text(self.share_low),
+            "high": percent_text(self.share_high),
+            "heir": percent_text(self.top_heir_share, 0),
+            "left": self.num_at_removed,
+            "failovers": count_text(self.num_failovers),
+            "tokens": count_text(self.reprefilled_tokens),
+        }
 
-def minimal_perturbation(num_ring_sessions: int = 600, **params: Any) -> FailoverStudy:
+
+def minimal_perturbation(
+    num_ring_sessions: int = 600, victim: int = PAGE.failures[0][0], **params: Any
+) -> FailoverStudy:
     """Remove one cluster: from the ring of named sessions, and from a running fleet.
 
     Args:
         num_ring_sessions: sessions placed on the ring before and after.
-        params: fields of ``FleetParams``; ``kill_cluster`` is removed.
+        victim: number of the cluster that is removed.
+        params: fields of ``Scenario``; the timeline is that of its router and its failures.
     """
-    p = FleetParams(**params)
-    require(p.num_clusters >= 2, "num_clusters=1: someone must be left after a removal")
-    ring = build_ring(p.num_clusters, p.vnodes)
-    victim = f"c{p.kill_cluster}"
+    p = page_scenario(**params)
+    require_count("num_ring_sessions", num_ring_sessions, 1, MAX_SESSIONS)
+    require(p.clusters >= 2, f"clusters={p.clusters}: someone must be left after a removal")
+    gone = f"c{require_count('victim', victim, 0, p.clusters - 1)}"
+    ring = build_ring(p.clusters, p.vnodes)
     names = session_names(num_ring_sessions)
     arcs = _arcs(ring)
     before = [str(ring.route(name).primary) for name in names]
-    ring.remove_cluster(victim)
+    ring.remove_cluster(gone)
     after = [str(ring.route(name).primary) for name in names]
     pairs = list(zip(before, after, strict=True))
-    num_moved = sum(was == victim and now != victim for was, now in pairs)
-    num_collateral = sum(was not in (now, victim) for was, now in pairs)
-    heirs = Counter(now for was, now in pairs if was == victim)
+    num_moved = sum(was == gone and now != gone for was, now in pairs)
+    num_collateral = sum(was not in (now, gone) for was, now in pairs)
+    heirs = Counter(now for was, now in pairs if was == gone)
     kept = Counter(now for was, now in pairs if was == now)
-    clusters = [f"c{index}" for index in range(p.num_clusters)]
-    band = theory.share_band(p.num_clusters, p.vnodes)
-    timeline, marks, facts = _timeline(p)
+    clusters = [f"c{index}" for index in range(p.clusters)]
+    band = theory.share_band(p.clusters, p.vnodes)
+    timeline, marks, facts = _timeline(p, victim)
     return FailoverStudy(
         num_sessions=num_ring_sessions,
-        victim=victim,
+        victim=gone,
+        router=p.router,
         num_moved=num_moved,
         num_collateral=num_collateral,
-        num_at_removed=sum(now == victim for now in after),
+        num_at_removed=sum(now == gone for now in after),
         moved_share=num_moved / num_ring_sessions,
         share_low=band.low,
         share_high=band.high,
@@ -232,7 +270,7 @@ def minimal_perturbation(num_ring_sessions: int = 600, **params: Any) -> Failove
                     for part, number in (
                         ("kept", kept[cluster]),
                         ("inherited", heirs[cluster]),
-                        ("gone", num_moved if cluster == victim else 0),
+                        ("gone", num_moved if cluster == gone else 0),
                     )
                 ]
             ),
@@ -250,7 +288,7 @@ def minimal_perturbation(num_ring_sessions: int = 600, **params: Any) -> Failove
                 [
                     {"cluster": cluster, "start": start, "end": end, "role": "moved"}
                     for cluster, start, end in arcs
-                    if cluster == victim
+                    if cluster == gone
                 ]
             ),
             "timeline": timeline,
@@ -259,16 +297,16 @@ def minimal_perturbation(num_ring_sessions: int = 600, **params: Any) -> Failove
     )
 
 
-def _timeline(p: FleetParams) -> tuple[pd.DataFrame, pd.DataFrame, tuple[int, int, int]]:
-    """Reuse and P95 through time under the session ring: the victim's sessions and the others."""
-    result = p.run("session")
+def _timeline(p: Scenario, victim: int) -> tuple[pd.DataFrame, pd.DataFrame, tuple[int, int, int]]:
+    """Reuse and P95 through time: sessions whose home on the ring is the victim, and the others."""
+    result = kept_run(p)
     workload = result.workload
-    home, _ = build_ring(p.num_clusters, p.vnodes).route_many(workload.sessions)
+    home, _ = build_ring(p.clusters, p.vnodes).route_many(workload.sessions)
     size_s = bin_size_s(float(workload.arrival_s[-1]), max_bins=24)
     index = bin_index(workload.arrival_s, size_s)
     groups: tuple[tuple[str, NDArray[np.bool_]], ...] = (
-        ("victim", home == p.kill_cluster),
-        ("others", home != p.kill_cluster),
+        ("victim", home == victim),
+        ("others", home != victim),
     )
     rows = []
     for number in range(int(index.max()) + 1):
@@ -287,8 +325,8 @@ def _timeline(p: FleetParams) -> tuple[pd.DataFrame, pd.DataFrame, tuple[int, in
                 )
     marks = [
         {"event": event, "minute": at_s / 60}
-        for failure in p.failures
-        for event, at_s in (("fails", failure.at_s), ("returns", failure.return_s))
+        for _, fails_s, returns_s in p.failures
+        for event, at_s in (("fails", fails_s), ("returns", returns_s))
         if at_s <= float(workload.arrival_s[-1])
     ]
     facts = result.num_failovers, result.num_moved, result.reprefilled_tokens

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from k3core.errors import require
+from k3core.errors import require, require_choice
 from k3core.fleet.result import LOAD_UNIT, ROUTER_LOAD_UNIT, FleetResult
-from k3core.studies.fleet.scenario import Scenario, trace_bytes
+from k3core.fleet.trace_files import trace_bytes
+from k3core.studies.fleet.scenario import TICKS, Scenario
+from k3core.studies.fleet.traces import store_trace
 from k3core.units import count_text, percent_text, seconds_text
 
 
@@ -71,7 +73,7 @@ def replay_trace(
         TraceError: the trace cannot be read or has a bad line.
         K3Error: another argument is out of range.
     """
-    require(ticks in ("raw", "spread", "both"), f"ticks={ticks!r} must be raw, spread or both")
+    require_choice("ticks", ticks, (*TICKS, "both"))
     scenario = Scenario(
         clusters=clusters,
         capacity_blocks=capacity_blocks,
@@ -84,8 +86,9 @@ def replay_trace(
         "either a trace or a kind of requests to generate must be given",
     )
     simulator = scenario.simulator()
-    trace = b"" if path is None else trace_bytes(path)
-    workload = scenario.workload(trace)
+    if path is not None:
+        scenario = replace(scenario, trace=store_trace(trace_bytes(path)).key)
+    workload = scenario.workload()
     result = simulator.run(workload)
     spread = None
     if ticks == "both" and workload.tick_s > 0:

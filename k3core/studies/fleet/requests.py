@@ -8,19 +8,18 @@ import numpy as np
 import pandas as pd
 
 from k3core.fleet.result import ABSENT, IN_FLIGHT, REASONS, REJECTED, SERVED
-from k3core.studies.fleet.params import FleetParams
+from k3core.studies.fleet.scenario import kept_run, page_scenario
 
 STATUS = {ABSENT: "absent", IN_FLIGHT: "in_flight", SERVED: "served", REJECTED: "refused"}
 
 
-def request_table(router: str = "session", **params: Any) -> pd.DataFrame:
+def request_table(**params: Any) -> pd.DataFrame:
     """One row per request in order of arrival; empty cells where a request was not served.
 
     Args:
-        router: key of ``ROUTERS``.
-        params: fields of ``FleetParams``.
+        params: fields of ``Scenario``.
     """
-    result = FleetParams(**params).run(router)
+    result = kept_run(page_scenario(**params))
     workload = result.workload
     served = result.is_served
     return pd.DataFrame(

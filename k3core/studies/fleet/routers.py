@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from k3core.errors import require
+from k3core.fleet.failures import Failure
 from k3core.fleet.result import FleetResult
 from k3core.fleet.router import ROUTERS
 from k3core.fleet.stats import order_statistic
+from k3core.fleet.workload import CLASS_NAMES
 from k3core.studies.fleet.bins import bin_index, bin_size_s
-from k3core.studies.fleet.params import CLASSES, FleetParams
-from k3core.units import percent_text
+from k3core.studies.fleet.scenario import Scenario, kept_run, page_scenario
+from k3core.units import count_text, percent_text, seconds_text
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class RoutersStudy:
     Attributes:
         num_requests, num_sessions, minutes: of the workload.
         tick_s: grain of the timestamps; above 0 every router also ran with spread arrivals.
-        most_reuse, least_wait: codes of the routers that win on one axis.
+        most_reuse, least_wait: codes of the routers that win on one axis; the first one while
+            nobody was served.
     """
 
     num_requests: int
@@ -43,26 +45,61 @@ class RoutersStudy:
         rows = self.tables["routers"]
         return {**self.tables, "routers": rows.assign(chosen=rows["router"] == router)}
 
+    @property
+    def shown(self) -> pd.DataFrame:
+        """The table without the columns that only the pictures need."""
+        return self.tables["routers"].drop(columns=["chosen", "refused_text"])
+
+    @property
+    def any_refused(self) -> bool:
+        return bool((self.tables["routers"]["num_refused"] > 0).any())
+
     def has(self, router: str) -> bool:
         """Whether that router ran with raw timestamps (a reader may stop a comparison early)."""
         rows = self.tables["routers"]
         return bool(((rows["router"] == router) & (rows["ticks"] == "raw")).any())
 
     def row(self, router: str) -> pd.Series:
-        """The row of a router with raw timestamps."""
+        """The row of a router with raw timestamps; the first row while it has not run."""
         rows = self.tables["routers"]
-        return rows[(rows["router"] == router) & (rows["ticks"] == "raw")].iloc[0]
+        if self.has(router):
+            rows = rows[(rows["router"] == router) & (rows["ticks"] == "raw")]
+        return rows.iloc[0]
+
+    def csv(self, **settings: Any) -> bytes:
+        """The table with what it was computed for in columns of their own."""
+        columns = {f"set_{name}": str(value) for name, value in settings.items()}
+        return self.shown.assign(**columns).to_csv(index=False).encode()
+
+    def headline(self, router: str) -> dict[str, tuple[str, dict[str, str]]]:
+        """The numbers of one router and, each in words, what to hold it against."""
+        row, most, least = self.row(router), self.row(self.most_reuse), self.row(self.least_wait)
+        return {
+            "reuse": (
+                percent_text(row["reuse"]),
+                {"value": percent_text(most["reuse"]), "router": self.most_reuse},
+            ),
+            "p95": (
+                seconds_text(row["p95_s"]),
+                {"value": seconds_text(least["p95_s"]), "router": self.least_wait},
+            ),
+            "refused": (
+                f"{count_text(row['num_refused'])} / {count_text(row['num_arrived'])}",
+                {"share": percent_text(row["goodput"]), "slo": f"{row['slo_s']:g}"},
+            ),
+            "balance": (f"{row['peak_to_mean']:.2f}", {"cv": f"{row['load_cv']:.2f}"}),
+            "saved": (f"${row['saved_money']:,.2f}", {"full": f"${row['full_money']:,.2f}"}),
+        }
 
 
-def routers(slo_s: float = 10.0, **params: Any) -> RoutersStudy:
+def routers(**params: Any) -> RoutersStudy:
     """Run every router on the same requests.
 
     Args:
-        slo_s: a first token within it counts as good.
-        params: fields of ``FleetParams``.
+        params: fields of ``Scenario``, all but the router.
     """
     rows = [
-        router_run(router, ticks, slo_s, **params)
+        router_run(**{**params, "router": router, "ticks": ticks})
         for ticks in tick_variants(**params)
         for router in ROUTERS
     ]
@@ -71,47 +108,37 @@ def routers(slo_s: float = 10.0, **params: Any) -> RoutersStudy:
 
 def tick_variants(**params: Any) -> tuple[str, ...]:
     """How the arrivals are taken: ``raw``, and ``spread`` when the timestamps are coarse."""
-    return ("raw", "spread") if FleetParams(**params).workload().tick_s > 0 else ("raw",)
+    return ("raw", "spread") if page_scenario(**params).workload().tick_s > 0 else ("raw",)
 
 
-def router_run(
-    router: str = "session", ticks: str = "raw", slo_s: float = 10.0, **params: Any
-) -> dict[str, Any]:
+def router_run(**params: Any) -> dict[str, Any]:
     """One run of the comparison, as a row of its table: what a page computes one at a time."""
-    require(ticks in ("raw", "spread"), f"ticks={ticks!r} must be 'raw' or 'spread'")
-    require(slo_s > 0, f"slo_s={slo_s} must be > 0")
-    p = FleetParams(**params)
-    if ticks == "raw":
-        result = p.run(router)
-    else:
-        result = p.simulator(router).run(p.workload().spread(p.seed))
-    return _row(router, ticks, result, p, slo_s)
+    p = page_scenario(**params)
+    return _row(kept_run(p), p)
 
 
 def gather(rows: Sequence[dict[str, Any]], **params: Any) -> RoutersStudy:
     """The comparison of the runs made so far."""
-    workload = FleetParams(**params).workload()
+    workload = page_scenario(**params).workload()
     table = pd.DataFrame(list(rows))
-    raw = table[(table["ticks"] == "raw") & table["p95_s"].notna()]
+    raw, first = table[(table["ticks"] == "raw") & table["p95_s"].notna()], table["router"].iloc[0]
     return RoutersStudy(
         num_requests=len(workload),
         num_sessions=workload.num_sessions,
         minutes=float(workload.arrival_s[-1]) / 60,
         long_share=float(workload.is_long.mean()),
         tick_s=workload.tick_s,
-        most_reuse=str(raw.loc[raw["reuse"].idxmax(), "router"]) if len(raw) else "",
-        least_wait=str(raw.loc[raw["p95_s"].idxmin(), "router"]) if len(raw) else "",
+        most_reuse=str(raw.loc[raw["reuse"].idxmax(), "router"]) if len(raw) else first,
+        least_wait=str(raw.loc[raw["p95_s"].idxmin(), "router"]) if len(raw) else first,
         tables={"routers": table},
     )
 
 
-def _row(
-    router: str, ticks: str, result: FleetResult, p: FleetParams, slo_s: float
-) -> dict[str, Any]:
+def _row(result: FleetResult, p: Scenario) -> dict[str, Any]:
     mean_load_s = float(result.load_s.mean())
     return {
-        "router": router,
-        "ticks": ticks,
+        "router": p.router,
+        "ticks": p.ticks,
         "chosen": False,
         "reuse": result.reuse_share,
         "mla_match": result.num_hit_tokens / max(1, result.num_served_tokens),
@@ -131,11 +158,13 @@ def _row(
         "num_failovers": result.num_failovers,
         "reprefilled_tokens": result.reprefilled_tokens,
         "utilisation": result.utilisation,
-        "slo_s": slo_s,
-        "goodput": result.goodput(slo_s),
+        "slo_s": p.slo_s,
+        "goodput": result.goodput(p.slo_s),
         "served_tokens": result.num_served_tokens,
         "reused_tokens": result.num_reused_tokens,
         "saved_s": _saved_s(result, p),
+        "saved_money": result.saved_money(p.price, p.cached_price),
+        "full_money": result.num_served_tokens * p.price / 1e6,
     }
 
 
@@ -148,11 +177,11 @@ def _percentiles(result: FleetResult) -> dict[str, float]:
     return {
         f"p{percent}_{f'{cls}_' if cls else ''}s": result.ttft_at(percent / 100, cls)
         for percent in (50, 95, 99)
-        for cls in (None, *CLASSES)
+        for cls in (None, *CLASS_NAMES)
     }
 
 
-def _saved_s(result: FleetResult, p: FleetParams) -> float:
+def _saved_s(result: FleetResult, p: Scenario) -> float:
     """Prefill seconds that reuse spared the served requests, by the cost model."""
     served = result.is_served
     skipped = result.reused_len[served].astype(np.float64)
@@ -177,20 +206,30 @@ class StripStudy:
     reprefilled_tokens: int
     tables: dict[str, pd.DataFrame]
 
+    @property
+    def words(self) -> dict[str, str]:
+        """Its numbers as people read them."""
+        return {
+            "failovers": count_text(self.num_failovers),
+            "moved": count_text(self.num_moved),
+            "tokens": count_text(self.reprefilled_tokens),
+        }
 
-def load_strip(router: str = "session", **params: Any) -> StripStudy:
+
+def load_strip(**params: Any) -> StripStudy:
     """Work sent to each cluster through time under one router.
 
     Args:
-        router: key of ``ROUTERS``.
-        params: fields of ``FleetParams``.
+        params: fields of ``Scenario``.
     """
-    p = FleetParams(**params)
-    result = p.run(router)
+    p = page_scenario(**params)
+    result = kept_run(p)
     size_s = bin_size_s(float(result.workload.arrival_s[-1]))
     strip = _strip(result, size_s)
     end_minute = float(strip["end_minute"].max()) if len(strip) else 0.0
-    failures = [failure for failure in p.failures if failure.at_s / 60 < end_minute]
+    failures = [
+        failure for failure in map(Failure._make, p.failures) if failure.at_s / 60 < end_minute
+    ]
     down = [
         {
             "cluster": result.clusters[failure.cluster],

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from k3core.fleet.result import FleetResult
-from k3core.studies.fleet.params import CLASSES, FleetParams
+from k3core.fleet.workload import CLASS_NAMES
+from k3core.studies.fleet.scenario import kept_run, page_scenario
 from k3core.units import count_text, percent_text, seconds_text
 
 _MAX_STEPS = 300  # of one curve
@@ -43,18 +44,29 @@ class SimulationStudy:
     utilisation: float
     tables: dict[str, pd.DataFrame]
 
+    @property
+    def words(self) -> dict[str, str]:
+        """Its numbers as people read them."""
+        return {
+            "served": count_text(self.num_served),
+            "reuse": percent_text(self.reuse),
+            "refused": count_text(self.num_refused),
+            "match": percent_text(self.mla_match),
+            "utilisation": percent_text(self.utilisation, 0),
+        }
 
-def simulation(router: str = "session", **params: Any) -> SimulationStudy:
+
+def simulation(**params: Any) -> SimulationStudy:
     """Run the fleet once.
 
     Args:
-        router: key of ``ROUTERS``.
-        params: fields of ``FleetParams``.
+        params: fields of ``Scenario``.
     """
-    result = FleetParams(**params).run(router)
-    p95_s = {cls: result.ttft_at(0.95, cls) for cls in CLASSES} | {"all": result.ttft_at(0.95)}
+    p = page_scenario(**params)
+    result = kept_run(p)
+    p95_s = {cls: result.ttft_at(0.95, cls) for cls in CLASS_NAMES} | {"all": result.ttft_at(0.95)}
     study = SimulationStudy(
-        router=router,
+        router=p.router,
         num_served=result.num_served(),
         num_refused=result.num_rejected(),
         num_in_flight=result.num_in_flight(),
@@ -74,7 +86,7 @@ def simulation(router: str = "session", **params: Any) -> SimulationStudy:
         ecdf=_ecdf(result),
         histogram=_histogram(result),
         p95=pd.DataFrame(
-            [{"cls": cls, "p95_s": p95_s[cls]} for cls in CLASSES if math.isfinite(p95_s[cls])],
+            [{"cls": cls, "p95_s": p95_s[cls]} for cls in CLASS_NAMES if math.isfinite(p95_s[cls])],
             columns=["cls", "p95_s"],
         ),
         summary=_summary(study),
@@ -99,7 +111,7 @@ def _load(result: FleetResult) -> pd.DataFrame:
 def _ecdf(result: FleetResult) -> pd.DataFrame:
     """Share of the served with a first token by then, thinned to a few hundred steps."""
     parts = []
-    for cls in CLASSES:
+    for cls in CLASS_NAMES:
         values = np.sort(result.ttft_s(cls))
         num = len(values)
         keep = np.unique(np.linspace(0, num - 1, min(num, _MAX_STEPS)).astype(int))[:num]
@@ -118,7 +130,7 @@ def _histogram(result: FleetResult) -> pd.DataFrame:
     high = math.ceil(math.log10(max(float(every.max()), 2e-3)) * _BINS_PER_DECADE)
     edges = 10 ** (np.arange(low, max(high, low + 1) + 1) / _BINS_PER_DECADE)
     rows = []
-    for cls in CLASSES:
+    for cls in CLASS_NAMES:
         values = np.clip(result.ttft_s(cls), edges[0], edges[-1])
         counts, _ = np.histogram(values, edges)
         rows += [

@@ -1,30 +1,35 @@
-"""A run of the fleet in plain values: what ``replay`` and ``sweep`` are asked for."""
+"""A run of the fleet in plain values: what page 7, ``replay`` and ``sweep`` are asked for."""
 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from dataclasses import dataclass
-from hashlib import blake2b
-from pathlib import Path
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
-from k3core.errors import TraceError, require
+from k3core.errors import (
+    require,
+    require_choice,
+    require_count,
+    require_number,
+    require_type,
+    shown,
+)
 from k3core.fleet.budget import BudgetController
 from k3core.fleet.cost import PrefillCost, prefill_cost
 from k3core.fleet.decode_stage import DecodeStage
-from k3core.fleet.result import FleetResult
+from k3core.fleet.failures import Failure
+from k3core.fleet.result import DEFAULT_SLO_S, FleetResult
 from k3core.fleet.router_base import RouterSettings
-from k3core.fleet.simulator import DEFAULT_VNODES, Failure, FleetSimulator
+from k3core.fleet.simulator import DEFAULT_VNODES, FleetSimulator
 from k3core.fleet.synthetic import generated_workload
-from k3core.fleet.trace_files import MAX_TRACE_BYTES, parse_trace
-from k3core.fleet.workload import LONG_THRESHOLD, Workload
+from k3core.fleet.workload import CLASS_NAMES, LONG_THRESHOLD, Workload
+from k3core.studies.fleet.traces import trace_workload
 
 ADMISSIONS = ("none", "reject", "queue")
 LANES = ("separate", "shared")
 TICKS = ("raw", "spread")
-_MAX_PARSED = 2
-_parsed: OrderedDict[tuple[bytes, int], Workload] = OrderedDict()
+DEFAULT_REQUESTS = 1800
 
 
 @dataclass(frozen=True)
@@ -32,9 +37,11 @@ class Scenario:
     """Requests, fleet, admission and what is counted; every field has a plain value.
 
     Attributes:
-        generate: kind of generated requests (``k3core.fleet.synthetic.GENERATORS``); empty: a
-            trace, whose bytes come beside the scenario.
-        num_requests: generated requests, or the first ones of a trace (0: all).
+        generate: kind of generated requests (``k3core.fleet.synthetic.GENERATORS``); empty: those
+            of ``trace``.
+        trace: key of a stored trace (``k3core.studies.fleet.traces``).
+        num_requests: generated requests (0: 1,800), or the first ones of a trace (0: all).
+        num_sessions: of the generated kind ``sessions``; None: five for every six requests.
         rate_per_s, arrival_cv: of generated requests.
         speed: how many times faster the requests arrive.
         ticks: ``raw`` timestamps, or each tick's arrivals ``spread`` over the tick.
@@ -57,7 +64,9 @@ class Scenario:
     """
 
     generate: str = ""
+    trace: str = ""
     num_requests: int = 0
+    num_sessions: int | None = None
     rate_per_s: float = 2.0
     arrival_cv: float = 1.0
     speed: float = 1.0
@@ -90,25 +99,33 @@ class Scenario:
     warmup_s: float = 0.0
     until_s: float = math.inf
     horizon_s: float = math.inf
-    slo_s: float = 10.0
+    slo_s: float = DEFAULT_SLO_S
     price: float = 3.0
     cached_price: float = 0.3
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, allowed in (("admission", ADMISSIONS), ("lanes", LANES), ("ticks", TICKS)):
-            value = getattr(self, name)
-            require(value in allowed, f"{name}={value!r} is unknown; allowed: {', '.join(allowed)}")
-        require(self.num_requests >= 0, f"num_requests={self.num_requests} must be >= 0")
-        require(self.slo_s > 0, f"slo_s={self.slo_s} must be > 0")
-        require(
-            0 <= self.cached_price <= self.price < math.inf,
-            f"cached_price={self.cached_price} must be in 0..price={self.price}",
-        )
-        require(
-            len(self.constants) in (0, 3),
-            f"constants={self.constants} must be three numbers: fixed, linear, quadratic",
-        )
+        require_choice("admission", self.admission, ADMISSIONS)
+        require_choice("lanes", self.lanes, LANES)
+        require_choice("ticks", self.ticks, TICKS)
+        require_count("num_requests", self.num_requests)
+        require_count("class_threshold", self.class_threshold, 1)
+        require_count("decode_tokens", self.decode_tokens)
+        require_number("decode_ms", self.decode_ms, least=0)
+        require_number("speed", self.speed, above=0)
+        require_number("slo_s", self.slo_s, above=0)
+        require_number("price", self.price, least=0)
+        require_number("cached_price", self.cached_price, least=0, most=self.price)
+        for name, sizes in (
+            ("budgets", (2,)),
+            ("class_weights", (2,)),
+            ("constants", (0, 3)),
+        ):
+            values = require_type(name, getattr(self, name), tuple)
+            require(
+                len(values) in sizes,
+                f"{name}={shown(values)} must be {' or '.join(map(str, sizes))} numbers",
+            )
 
     @property
     def prefill(self) -> PrefillCost:
@@ -126,10 +143,8 @@ class Scenario:
         if self.admission == "none":
             return None
         by_class = self.admission_by == "class"
-        weights = dict(
-            zip(("short", "long"), self.class_weights if by_class else (1, 1), strict=True)
-        )
-        budgets = dict(zip(("short", "long"), self.budgets, strict=True))
+        weights = dict(zip(CLASS_NAMES, self.class_weights if by_class else (1, 1), strict=True))
+        budgets = dict(zip(CLASS_NAMES, self.budgets, strict=True))
         lanes = None
         if self.lanes == "shared":
             budgets, lanes = {"all": sum(self.budgets)}, dict.fromkeys(weights, "all")
@@ -167,34 +182,29 @@ class Scenario:
             seed=self.seed,
         )
 
-    def workload(self, trace: bytes = b"") -> Workload:
-        """The requests: generated, or those of a trace's bytes.
+    def workload(self) -> Workload:
+        """The requests: generated, or those of a stored trace.
 
         Raises:
-            TraceError: a bad trace.
+            TraceError: the trace is not stored (any more).
             K3Error: neither a trace nor a generator, or a number out of range.
         """
-        if self.generate:
-            workload = generated_workload(
-                self.generate,
-                self.num_requests or 1800,
-                self.rate_per_s,
-                self.arrival_cv,
-                self.seed,
-                self.class_threshold,
-            )
-        else:
-            require(bool(trace), "neither a trace nor a kind of requests to generate is given")
-            workload = _parse(trace, self.class_threshold)
-            if self.num_requests:
-                workload = workload.head(self.num_requests)
-        if self.ticks == "spread":
-            workload = workload.spread(self.seed)
-        return workload if self.speed == 1 else workload.faster(self.speed)
+        return _workload(
+            self.generate,
+            self.trace,
+            self.num_requests,
+            self.num_sessions,
+            self.rate_per_s,
+            self.arrival_cv,
+            self.speed,
+            self.ticks,
+            self.class_threshold,
+            self.seed,
+        )
 
-    def run(self, trace: bytes = b"") -> FleetResult:
+    def run(self) -> FleetResult:
         """Serve the requests."""
-        return self.simulator().run(self.workload(trace))
+        return self.simulator().run(self.workload())
 
     def facts(self, result: FleetResult) -> dict[str, Any]:
         """Facts of a run, money included, as plain values."""
@@ -206,27 +216,78 @@ class Scenario:
         }
 
 
-def trace_bytes(path: str | Path) -> bytes:
-    """The bytes of a trace file, packed or not.
+def failure_of(cluster: int, minute: float, down_minutes: float) -> tuple[int, float, float]:
+    """A failure in minutes; 0 minutes down: it does not come back."""
+    at_s = 60.0 * minute
+    return cluster, at_s, at_s + 60.0 * down_minutes if down_minutes > 0 else math.inf
 
-    Raises:
-        TraceError: it cannot be read or is too large.
+
+PAGE = Scenario(
+    generate="sessions",
+    num_requests=DEFAULT_REQUESTS,
+    num_sessions=1500,
+    capacity_blocks=4000,
+    failures=(failure_of(3, 6, 4),),
+)
+"""Where page 7 and its studies start; what it does not name stands in ``Scenario``."""
+
+
+def page_scenario(**changes: Any) -> Scenario:
+    """The scenario of page 7 with some fields changed."""
+    return replace(PAGE, **changes)
+
+
+def kept_run(scenario: Scenario) -> FleetResult:
+    """``scenario.run()``; the last few are kept, for several studies read one.
+
+    What only counts (window, service level, prices) asks for no new run.
     """
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(MAX_TRACE_BYTES + 1)
-    except OSError as error:
-        raise TraceError(f"cannot read {str(path)!r}: {error.strerror}") from error
-    require(len(data) <= MAX_TRACE_BYTES, f"{str(path)!r} is too large", TraceError)
-    require(bool(data), f"{str(path)!r} is empty: the trace holds no request", TraceError)
-    return data
+    scenario.simulator()  # raises on a bad window as on everything else
+    run_only = replace(
+        scenario,
+        warmup_s=PAGE.warmup_s,
+        until_s=PAGE.until_s,
+        slo_s=PAGE.slo_s,
+        price=PAGE.price,
+        cached_price=PAGE.cached_price,
+    )
+    result = _run(run_only)
+    return replace(result, window_s=(scenario.warmup_s, scenario.until_s))
 
 
-def _parse(data: bytes, class_threshold: int) -> Workload:
-    """A trace, parsed once per process for the runs of a sweep."""
-    key = (blake2b(data).digest(), class_threshold)
-    if key not in _parsed:
-        _parsed[key] = parse_trace(data, class_threshold)
-        while len(_parsed) > _MAX_PARSED:
-            _parsed.popitem(last=False)
-    return _parsed[key]
+@lru_cache(maxsize=32)
+def _run(scenario: Scenario) -> FleetResult:
+    return scenario.run()
+
+
+@lru_cache(maxsize=4)
+def _workload(
+    generate: str,
+    trace: str,
+    num_requests: int,
+    num_sessions: int | None,
+    rate_per_s: float,
+    arrival_cv: float,
+    speed: float,
+    ticks: str,
+    class_threshold: int,
+    seed: int,
+) -> Workload:
+    if generate:
+        workload = generated_workload(
+            generate,
+            num_requests or DEFAULT_REQUESTS,
+            rate_per_s,
+            arrival_cv,
+            seed,
+            class_threshold,
+            num_sessions,
+        )
+    else:
+        require(bool(trace), "neither a trace nor a kind of requests to generate is given")
+        workload = replace(trace_workload(trace), long_threshold=class_threshold)
+        if num_requests:
+            workload = workload.head(num_requests)
+    if ticks == "spread":
+        workload = workload.spread(seed)
+    return workload if speed == 1 else workload.faster(speed)

@@ -17,8 +17,9 @@ import pandas as pd
 
 from k3core.errors import K3Error, require
 from k3core.fleet.result import FleetResult
-from k3core.studies.fleet.params import CLASSES
+from k3core.fleet.workload import CLASS_NAMES
 from k3core.studies.fleet.scenario import Scenario
+from k3core.studies.fleet.traces import store_trace
 from k3core.units import percent_text
 
 AXES = ("router", "clusters", "budgets", "checkpoints", "seed")
@@ -73,7 +74,7 @@ def grid(
 
 def sweep(
     scenarios: Sequence[Scenario],
-    trace: bytes = b"",
+    trace: bytes | None = None,
     jobs: int = -1,
     dask: str | None = None,
     progress: Progress | None = None,
@@ -82,7 +83,7 @@ def sweep(
 
     Args:
         scenarios: of ``grid``.
-        trace: bytes of the trace that they replay, unless they generate requests.
+        trace: bytes of the trace that they replay; None: they generate requests, or name one.
         jobs: processes of this machine; -1: one per core.
         dask: address of a Dask scheduler instead, such as ``tcp://127.0.0.1:8786``.
         progress: called after every run.
@@ -92,8 +93,10 @@ def sweep(
             raises.
     """
     require(bool(scenarios), "scenarios must not be empty")
-    if not scenarios[0].generate:
-        scenarios[0].workload(trace)  # a bad trace is named here, not by a worker
+    if trace is not None:  # a bad one is named here, not by a worker
+        key = store_trace(trace).key
+        scenarios = [replace(scenario, trace=key) for scenario in scenarios]
+    scenarios[0].workload()
     if dask is None:
         return _collect(scenarios, trace, progress, jobs)
     import joblib  # type: ignore[import-untyped]
@@ -122,7 +125,7 @@ def write_table(table: pd.DataFrame, path: str | Path) -> None:
 
 
 def _collect(
-    scenarios: Sequence[Scenario], trace: bytes, progress: Progress | None, jobs: int
+    scenarios: Sequence[Scenario], trace: bytes | None, progress: Progress | None, jobs: int
 ) -> SweepStudy:
     import joblib
 
@@ -140,8 +143,12 @@ def _collect(
     return SweepStudy(len(table), {"runs": table})
 
 
-def _numbered_row(number: int, scenario: Scenario, trace: bytes) -> tuple[int, dict[str, Any]]:
-    return number, run_row(scenario, scenario.run(trace))
+def _numbered_row(
+    number: int, scenario: Scenario, trace: bytes | None
+) -> tuple[int, dict[str, Any]]:
+    if trace is not None:
+        store_trace(trace)  # parsed once per process
+    return number, run_row(scenario, scenario.run())
 
 
 def run_row(scenario: Scenario, result: FleetResult) -> dict[str, Any]:
@@ -159,7 +166,7 @@ def run_row(scenario: Scenario, result: FleetResult) -> dict[str, Any]:
         "ticks": scenario.ticks,
         "seed": scenario.seed,
     }
-    for cls in (*CLASSES, "all"):
+    for cls in (*CLASS_NAMES, "all"):
         for q in ("p50", "p95", "p99"):
             row[f"{q}_{cls}_s"] = facts[f"{q}_ttft_s"][cls]
         row[f"rejected_{cls}"] = facts["rejection_rate"][cls]

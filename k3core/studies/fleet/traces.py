@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from threading import Lock
 
-from k3core.errors import TraceError
+from k3core.errors import TraceError, require_type
 from k3core.fleet import Workload, parse_trace
+from k3core.fleet.trace_files import MAX_TRACE_BYTES
+from k3core.units import count_text
 
-MAX_UPLOAD_MB = 16
-MAX_UNPACKED_BYTES = 64 << 20
 _MAX_STORED = 4
 
 _lock = Lock()
@@ -36,20 +36,32 @@ class StoredTrace:
     minutes: float
     tick_s: float
 
+    @property
+    def words(self) -> dict[str, str]:
+        """Its numbers as people read them."""
+        return {
+            "requests": count_text(self.num_requests),
+            "sessions": count_text(self.num_sessions),
+            "minutes": f"{self.minutes:.1f}",
+        }
 
-def store_trace(data: bytes) -> StoredTrace:
+
+def store_trace(data: bytes, max_bytes: int = MAX_TRACE_BYTES) -> StoredTrace:
     """Parse a trace and keep it for the studies (the last few are kept).
+
+    Args:
+        data: packed or not, of any format that ``parse_trace`` knows.
+        max_bytes: how large it may be, packed and unpacked.
 
     Raises:
         TraceError: a bad line, by number, or a file over the size limit.
     """
-    if len(data) > MAX_UPLOAD_MB << 20:
-        raise TraceError(f"the file is larger than {MAX_UPLOAD_MB} MB")
+    require_type("data", data, bytes, TraceError)
     key = blake2b(data, digest_size=8).hexdigest()
     with _lock:
         known = key in _stored
     if not known:
-        workload = parse_trace(data, max_bytes=MAX_UNPACKED_BYTES)
+        workload = parse_trace(data, max_bytes=max_bytes)
         with _lock:
             _stored[key] = workload
             while len(_stored) > _MAX_STORED:

@@ -6,10 +6,12 @@ import streamlit as st
 
 from k3core import ui
 from k3core.capacity.profiles import PROFILES
+from k3core.errors import CapacityError
 from k3core.figures import home as figures
 from k3core.i18n import t
 from k3core.studies import home as studies
 from k3core.ui.background import background
+from k3core.ui.planner import planned_of
 from k3core.units import bytes_text, count_text
 
 
@@ -58,9 +60,17 @@ v = page.controls(ui.MODEL, ui.TP, ui.STATE_DTYPE, ui.MLA_DTYPE)
 r = page.study(studies.two_memories, **vars(v))
 
 
-def door(slug: str, text: str, query: dict[str, str] | None = None) -> None:
+def door(slug: str, text: str, query: dict[str, str] | None = None, **values: object) -> None:
     """A link that keeps the reader's model and sets what the target page should show."""
-    ui.link(slug, page.lang, page.query | (query or {}), page.t(text))
+    ui.link(slug, page.lang, page.query | (query or {}), page.t(text, **values))
+
+
+def requests_of(query: dict[str, str]) -> str:
+    """Requests in flight that the planner shows for a query, as that page plans it."""
+    try:
+        return count_text(planned_of(page.query | query).max_requests)
+    except CapacityError:
+        return "0"
 
 
 def two_digits(num_bytes: int) -> str:
@@ -88,7 +98,7 @@ with right:
     with st.container(border=True, gap="small"):
         st.markdown(f"**{page.t('door.log')}** · {page.t('door.log_text')}")
         door("capacity", "door.paste_link", {"capacity_scene": "paste"})
-        door("capacity", "door.log_link", BOOT_LOG)
+        door("capacity", "door.log_link", BOOT_LOG, requests=requests_of(BOOT_LOG))
 
 st.subheader(page.t("map.title"), anchor="path")
 st.caption(page.t("map.about"))

@@ -10,6 +10,7 @@ from k3core.capacity.presets import MODELS
 from k3core.capacity.saved_plan import save_plan
 from k3core.i18n import has_text
 from k3core.studies import capacity as studies
+from k3core.ui.planner import planned_of
 from k3core.ui.planner.paste import EXAMPLE_CONFIG
 
 PAGE = "pages/8_Capacity_Planner.py"
@@ -331,3 +332,21 @@ def test_tables_have_titles_in_words():
     for frame in app.dataframe:
         columns = json.loads(frame.proto.columns)
         assert all("_" not in column.get("label", "") for column in columns.values()), columns
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"draft_len": "0", "mean_tokens": "16384", "rollback_scheme": "snapshots-state-only"},
+        {"pool_rule": "blocks", "drafter_layers": "5", "tp": "16"},
+        {},
+    ],
+)
+def test_home_s_count_of_requests_is_the_one_of_this_page(query):
+    assert values(open_page(**query))[0] == f"{planned_of(query).max_requests:,}"
+
+
+def test_home_names_the_requests_of_its_public_log():
+    app = AppTest.from_file("../Home.py", default_timeout=60).run()
+    labels = [link.proto.label for link in app.get("page_link")]
+    assert any("51 requests, no drafts" in text for text in (*labels, *texts(app)))

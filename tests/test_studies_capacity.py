@@ -16,7 +16,7 @@ from k3core.errors import CapacityError
 from k3core.figures import capacity as figures
 from k3core.figures import home as home_figures
 from k3core.figures import style
-from k3core.studies.capacity import MAX_TOKENS, drafts, grid, plan, published, read
+from k3core.studies.capacity import MAX_TOKENS, drafts, grid, plan, printed, published, read
 from k3core.studies.home import two_memories
 
 MIB = 2**20
@@ -333,6 +333,7 @@ def test_pictures_of_the_scenes_compile_with_words_for_every_key(dark):
         **figures.fig_drafts(drafts().tables),
         **figures.fig_grid(grid(context_parallel=8, dropped_blocks=1).tables),
         **figures.fig_published(published().tables),
+        **figures.fig_printed(printed().tables),
     }
     for name, chart in charts.items():
         spec = style.dress(chart, "capacity", dark=dark).to_dict()
@@ -347,3 +348,26 @@ def test_codes_of_the_scenes_have_words():
     ratios = published().tables["ratios"]
     assert set(ratios["verdict"]) | set(ratios["subject"]) <= set(words)
     assert set(drafts().tables["load"]["curve"]) <= set(words)
+    assert set(printed().tables["lengths"]["rule"]) <= set(words)
+
+
+def test_printed_tokens_move_with_the_limit_though_the_pool_stays():
+    """ATOM recipe: 1,887,436 tokens at 65,536; 24 blocks of attention and 12 of states each."""
+    study = printed()
+    assert study.pool.tokens == 1_887_436
+    lengths = study.tables["lengths"].pivot(index="limit", columns="rule", values="tokens")
+    assert lengths["printed_2025"].nunique() == 1
+    assert lengths["printed_2026"].nunique() > 10
+    assert lengths.loc[65_536, "printed_2026"] == 1_887_436
+    assert printed(block_tokens=0, fixed_blocks=59).tables["lengths"].empty
+
+
+def test_requests_without_drafts_are_those_of_the_plan_without():
+    for rule in PROFILES:
+        assert plan(pool_rule=rule).requests_plain == plan(pool_rule=rule, draft_len=0).max_requests
+
+
+def test_a_mean_beyond_the_axis_lengthens_it():
+    roofs = plan(mean_tokens=3 * MAX_TOKENS).tables["roofs"]["mean_tokens"]
+    assert roofs.max() == 4 * MAX_TOKENS
+    assert plan(mean_tokens=MAX_TOKENS).tables["roofs"]["mean_tokens"].max() == MAX_TOKENS

@@ -1,6 +1,6 @@
 """The capacity planner's page in parts: its controls, its links, and one file per scene."""
 
-from k3core.ui.planner.controls import SPECS, config_text, model_of, values_of
+from k3core.ui.planner.controls import SPECS, config_text, model_of, planned_of, values_of
 from k3core.ui.planner.links import open_with, query_of, row_query
 from k3core.ui.planner.paste import paste_scene, share_own_model
 from k3core.ui.planner.plan import plan_scene
@@ -16,6 +16,7 @@ __all__ = [
     "open_with",
     "paste_scene",
     "plan_scene",
+    "planned_of",
     "printed_scene",
     "published_scene",
     "query_of",

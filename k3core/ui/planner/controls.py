@@ -14,10 +14,11 @@ import streamlit as st
 
 from k3core.capacity.configs import parse_config
 from k3core.capacity.model import ModelPreset
+from k3core.capacity.planner import CapacityPlan, plan
 from k3core.capacity.presets import MODELS, REPORTED, get_preset
 from k3core.capacity.profiles import PROFILES
 from k3core.capacity.schemes import SCHEMES
-from k3core.studies.capacity import CUSTOM
+from k3core.studies.capacity import CUSTOM, deployment
 from k3core.ui.controls import Choice, Control, Number, Slider, Steps, Text, Values, resolve
 from k3core.ui.shared import DRAFT_LEN, STATE_DTYPE
 
@@ -146,3 +147,15 @@ def values_of(query: Mapping[str, str], strict: bool = False) -> dict[str, Any]:
                 raise
             values[spec.key] = fallback
     return values
+
+
+def planned_of(query: Mapping[str, str]) -> CapacityPlan:
+    """The plan that the page opens with for a query.
+
+    Raises:
+        CapacityError: it cannot be planned.
+    """
+    values = values_of(query)
+    values.pop("target_requests")
+    config = config_text() if values["model"] == CUSTOM else ""
+    return plan(deployment(config=config, **values))

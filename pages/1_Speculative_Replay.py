@@ -3,6 +3,7 @@
 from k3core import ui
 from k3core.figures import decode as figures
 from k3core.studies import decode as studies
+from k3core.ui.tables import Wide
 from k3core.units import bytes_text, count_text, error_text, percent_text
 
 page = ui.frame("decode")
@@ -70,7 +71,10 @@ page.section(
     "consistency",
     figures.fig_replay_consistency(checks.tables),
     columns=3,
-    tables=checks.tables,
+    tables={
+        name: Wide(table, (table.columns[0], "elements_different", "oracle_error", "verdict"))
+        for name, table in checks.tables.items()
+    },
     passed=checks.num_pass,
     cases=checks.num_cases,
     error=error_text(checks.worst_oracle_error),

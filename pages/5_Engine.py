@@ -5,6 +5,7 @@ import streamlit as st
 from k3core import ui
 from k3core.figures import engine as figures
 from k3core.studies import engine as studies
+from k3core.ui.tables import Wide
 from k3core.units import count_text
 
 page = ui.frame("engine")
@@ -72,7 +73,10 @@ page.metrics(
         page.t("value.compared", total=count_text(tables["exact"]["logits"].sum())),
     ),
 )
-page.main(figures.main_picture(tables), tables["steps"])
+page.main(
+    figures.main_picture(tables),
+    Wide(tables["steps"], ("lane", "kind", "num_tokens", "end", "num_committed", "mflops")),
+)
 st.caption(
     page.t(
         "cpu.note",

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from k3core import i18n
 
-_TITLE_LENGTH = 24  # a longer axis title would push the numbers of a table off a phone
+_TITLE_LENGTH = 18  # a longer axis title would push the numbers of a table off a phone
 
 
 class Texts(NamedTuple):

@@ -52,6 +52,28 @@ def test_state_grows_with_every_size(deployment, size):
     assert larger.mla_bytes_per_token == memory.mla_bytes_per_token
 
 
+@given(deployments, st.sampled_from(["conv_width", "mla_latent_dim", "hidden_size"]))
+def test_window_and_cache_grow_with_their_own_size_alone(deployment, size):
+    memory = plan(deployment).memory
+    grown = dataclasses.replace(memory.model, **{size: 2 * getattr(memory.model, size)})
+    larger = dataclasses.replace(memory, model=grown)
+    assert larger.recurrent_bytes_per_request == memory.recurrent_bytes_per_request
+    assert (larger.conv_bytes_per_request > memory.conv_bytes_per_request) == (size == "conv_width")
+    assert (larger.mla_bytes_per_token > memory.mla_bytes_per_token) == (size == "mla_latent_dim")
+
+
+@given(deployments)
+def test_wider_formats_and_further_drafter_layers_never_cost_less(deployment):
+    one = plan(deployment).memory
+    for name, wide in (
+        ("state_dtype", "float64"), ("conv_dtype", "float32"), ("mla_dtype", "float32"),
+        ("drafter_dtype", "float32"), ("drafter_layers", one.drafter_layers + 1),
+    ):  # fmt: skip
+        other = dataclasses.replace(one, **{name: wide})
+        assert other.total_bytes(1000) >= one.total_bytes(1000), name
+        assert other.total_bytes(0) >= one.total_bytes(0), name
+
+
 @given(deployments)
 def test_more_memory_or_shorter_requests_never_admit_fewer(deployment):
     planned = plan(deployment)

@@ -18,6 +18,7 @@ def found(**changes):
 @pytest.mark.parametrize(
     ("code", "bites", "spares"),
     [
+        ("mean-above-limit", {"mean_tokens": 131_073}, {"mean_tokens": 131_072}),
         ("short-prompt", {"mean_tokens": 1536}, {"mean_tokens": 1537}),
         (
             "fixed-cost",

@@ -20,8 +20,8 @@ class PlanWarning:
     """One known fault.
 
     Attributes:
-        code: ``short-prompt``, ``drafter-pads``, ``page-padding``, ``reserved-slots``,
-            ``latent-copies``, ``printed-tokens``, ``drafts-under-load``, ``rounded-records``,
+        code: ``mean-above-limit``, ``short-prompt``, ``drafter-pads``, ``page-padding``,
+            ``reserved-slots``, ``latent-copies``, ``printed-tokens``, ``drafts-under-load``, ``rounded-records``,
             ``fixed-cost`` or ``checkpoint-per-block``.
         values: numbers of this plan that the words need.
         source: where the fault was reported.
@@ -37,6 +37,14 @@ def find_warnings(planned: CapacityPlan) -> tuple[PlanWarning, ...]:
     require_type("planned", planned, CapacityPlan, CapacityError)
     found: list[PlanWarning] = []
     blocks, memory, deployment = planned.blocks, planned.memory, planned.deployment
+    if planned.mean_tokens > deployment.context:
+        found.append(
+            PlanWarning(
+                "mean-above-limit",
+                {"tokens": planned.mean_tokens, "limit": deployment.context},
+                "vLLM max_model_len, SGLang context-length",
+            )
+        )
     if isinstance(planned.pool, BlockPool):
         found += _block_warnings(planned)
     else:

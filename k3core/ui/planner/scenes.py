@@ -10,6 +10,7 @@ import streamlit as st
 from k3core.capacity.openings import GridView
 from k3core.capacity.planner import plan
 from k3core.capacity.printed import PrintedPool
+from k3core.capacity.profiles import get_profile
 from k3core.errors import CapacityError
 from k3core.figures import capacity as figures
 from k3core.studies import capacity as studies
@@ -30,6 +31,13 @@ GRID_SPECS: tuple[Control, ...] = (
     Slider("grid_drop", 0, "", low=0, high=2),
 )
 RECIPE = PrintedPool(1584, 65_536, 1536, 12, 4)
+
+
+def rule_caption(page: Page, code: str) -> None:
+    """The engine rule that made the numbers above."""
+    rule = get_profile(code)
+    words = {name: getattr(rule, name) for name in ("engine", "version", "date", "source")}
+    st.caption(page.t("profile.rule", **words))
 
 
 def in_cells(page: Page, specs: tuple[Control, ...], width: int) -> dict[str, Any]:
@@ -83,6 +91,7 @@ def drafts_scene(page: Page, inputs: Mapping[str, Any]) -> None:
         drafted=bytes_text(found.traffic_drafted),
     )
     st.caption(f"{r.source} · {r.golden_source}")
+    rule_caption(page, inputs["pool_rule"])
 
 
 def grid_scene(page: Page, inputs: Mapping[str, Any]) -> None:
@@ -124,6 +133,7 @@ def grid_scene(page: Page, inputs: Mapping[str, Any]) -> None:
         blocks=count_text(view.whole_blocks),
         rest=count_text(view.rest_tokens),
     )
+    rule_caption(page, "blocks")
 
 
 def printed_specs(own: PrintedPool) -> tuple[Control, ...]:
@@ -187,3 +197,4 @@ def printed_scene(page: Page, inputs: Mapping[str, Any]) -> None:
         blocks=count_text(each),
         share=percent_text(pool.held_percent / 100),
     )
+    rule_caption(page, "blocks")

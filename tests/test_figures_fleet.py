@@ -1,10 +1,12 @@
 """Figures of the fleet: marks stand where the tables say, and every panel is valid."""
 
+import math
+
 import pandas as pd
 import pytest
 
 from k3core.figures import fleet as figures
-from k3core.fleet.router import ROUTERS
+from k3core.fleet.router import ALL_ROUTERS, ROUTERS
 from k3core.studies import fleet as studies
 
 SMALL = {"num_requests": 300, "num_sessions": 100, "clusters": 4, "failures": ()}
@@ -81,3 +83,38 @@ def test_a_comparison_stopped_early_still_draws(comparison):
     assert not partial.has("random")
     assert figures.main_picture(partial.choose("session")).to_dict()
     assert figures.fig_fleet_routers(partial.tables)["reuse"].to_dict()
+
+
+def test_on_a_phone_no_label_covers_a_mark_or_another_label():
+    """Eleven routers, some at one spot; a plot of 280 by 300 pixels, a label 14 pixels high."""
+    rows = pd.DataFrame([studies.router_run(router=code, **SMALL) for code in ALL_ROUTERS])
+    crowded = rows.assign(reuse=rows["reuse"].round(1), mla_match=rows["mla_match"].round(1))
+    spec = figures.main_picture({"routers": crowded.assign(chosen=False)}).to_dict()
+    data = next(data for data in spec["datasets"].values() if "narrow_s" in data[0])
+    low, top = spec["layer"][1]["encoding"]["y"]["scale"]["domain"]
+    high = spec["layer"][1]["encoding"]["x"]["scale"]["domain"][1]
+
+    def height(seconds):
+        return math.log(seconds / low) / math.log(top / low) * 300
+
+    labels, marks = [], []
+    for row in data:
+        width = 5.3 * (len(row["router"]) + 9 * row["off_scale"])
+        x, y = row["narrow_reuse"] / high * 280, height(row["narrow_s"])
+        labels.append((x, x + width, y - 6, y + 6))
+        x, y = row["reuse"] / high * 280, height(row["shown_s"])
+        marks.append((x - 6, x + 6, y - 6, y + 6))
+    for at, one in enumerate(labels):
+        for other in (*labels[:at], *labels[at + 1 :], *marks):
+            apart = one[1] <= other[0] or other[1] <= one[0]
+            assert apart or one[3] <= other[2] or other[3] <= one[2], data[at]["router"]
+
+
+def test_a_range_has_a_line_for_each_router_and_a_thick_one_for_the_chosen():
+    tables = studies.load_range("clusters", **SMALL).choose("session")
+    panels = figures.fig_fleet_range(tables)
+    assert list(panels) == ["p95", "reuse", "goodput", "balance"]
+    for chart in panels.values():
+        lines = [layer for layer in layers(chart) if layer["mark"]["type"] == "line"]
+        thin, thick = (line["mark"]["strokeWidth"] for line in lines)
+        assert thick > 2 * thin

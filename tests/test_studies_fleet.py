@@ -380,7 +380,10 @@ def test_replay_is_the_same_but_for_the_clock(trace_file):
 
 def test_replay_text_states_threshold_unit_and_model(trace_file):
     text = "\n".join(studies.render_text(studies.replay_trace(trace_file)))
-    for words in ("120 served, 0 rejected", "16,384", "prefill seconds", "Kimi K3", "requests/s"):
+    for words in (
+        "120 served, 0 rejected", "16,384", "prefill seconds of a cluster", "Kimi K3", "requests/s",
+        "routers compare pending prompt tokens", "US dollars", "blocks of 512 tokens",
+    ):  # fmt: skip
         assert words in text
 
 

@@ -219,6 +219,6 @@ def _add_fleet(parser: argparse.ArgumentParser) -> None:
     add("--until-s", type=float, help="and those after this")
     add("--horizon-s", type=float, help="where the clock stops")
     add("--slo-s", type=float, help="a first token within it is good (default 10)")
-    add("--price", type=float, help="of a million prompt tokens (default 3)")
-    add("--cached-price", type=float, help="of a million reused ones (default 0.3)")
+    add("--price", type=float, help="of a million prompt tokens (default 3, US dollars)")
+    add("--cached-price", type=float, help="of a million reused ones (default 0.3, US dollars)")
     add("--json", action="store_true", help="print JSON")

@@ -5,11 +5,13 @@ The four panels share their marks: a shape per router, the chosen one thick.
 
 from __future__ import annotations
 
+import math
+
 import altair as alt
 import pandas as pd
 
 from k3core.figures import style
-from k3core.figures.fleet.common import Panels, Tables, layer, seconds_axis, seconds_ends
+from k3core.figures.fleet.common import Panels, Tables, layer, seconds_axis
 
 _SHAPES = ["circle", "square", "triangle-up", "diamond", "cross"]
 
@@ -20,7 +22,7 @@ def fig_fleet_range(tables: Tables) -> Panels:
     Table: ``range`` of ``RangeStudy``, with a column ``chosen``.
     """
     table = tables["range"]
-    low, high = seconds_ends(table["p95_all_s"])
+    low, high = _powers_of_two(table["p95_all_s"])
     waits = (
         alt.Y("p95_all_s:Q")
         .scale(type="log", domain=[low, high], clamp=True)
@@ -37,6 +39,15 @@ def fig_fleet_range(tables: Tables) -> Panels:
         name: _lines(table, y).properties(height=280, title=f"fleet.panel.range_{name}")
         for name, y in panels.items()
     }
+
+
+def _powers_of_two(values: pd.Series) -> tuple[float, float]:
+    """Ends of a log axis that stands still while the values move a little."""
+    positive = values[values > 0]
+    if positive.empty:
+        return 1.0, 2.0
+    low, high = math.floor(math.log2(positive.min())), math.ceil(math.log2(positive.max()))
+    return 2.0**low, 2.0 ** max(high, low + 1)
 
 
 def _share(column: str, title: str) -> alt.Y:

@@ -15,15 +15,14 @@ from k3core.figures.fleet.common import (
     layer,
     seconds_ticks,
 )
+from k3core.figures.fleet.labels import with_labels
 
-_CHAR_WIDTH, _LABEL_GAP = 0.0105, 0.022  # of the reuse axis
-_LABEL_HEIGHT = 0.055  # of the height
-_LABEL_STEPS = tuple(0.055 * step for step in range(9))
 _OFF_SCALE = 12.0  # times the median P95: beyond that a mark is drawn at the edge
+_PHONE = "width < 480"
 
 
 def _placed(routers: pd.DataFrame) -> tuple[pd.DataFrame, float, float]:
-    """Rows with a P95, their place on the scale, and the scale's ends."""
+    """Rows with a P95, their places and their labels' on the scale, and the scale's ends."""
     table = routers[routers["p95_s"].notna()].copy()
     values = table["p95_s"].clip(lower=1e-3)
     median = float(values.median()) if len(values) else 1.0
@@ -33,14 +32,7 @@ def _placed(routers: pd.DataFrame) -> tuple[pd.DataFrame, float, float]:
     low = 2.0 ** math.floor(math.log2(float(values.min()) / 1.25)) if len(values) else 0.5
     table["off_scale"] = values > top
     table["shown_s"] = values.clip(upper=top)
-    places = _label_places(table, low, top)
-    names = ("label_left", "label_reuse", "label_s", "led")
-    for name, column in zip(names, zip(*places, strict=True), strict=True):
-        table[name] = column
-    gap = 0.6 * _LABEL_GAP * _high_reuse(table)
-    table["led_from"] = table["mla_match"].where(~table["label_left"], table["reuse"])
-    table["led_to"] = table["label_reuse"] + gap * (1 - 2 * table["label_left"])
-    return table, low, top
+    return with_labels(table, low, top, _high_reuse(table)), low, top
 
 
 def _high_reuse(table: pd.DataFrame) -> float:
@@ -49,68 +41,6 @@ def _high_reuse(table: pd.DataFrame) -> float:
         return 1.0
     most = float(table[["reuse", "mla_match"]].max().max())
     return min(1.0, math.ceil(most * 5 + 0.5) / 5)
-
-
-def _label_places(
-    table: pd.DataFrame, low: float, top: float
-) -> list[tuple[bool, float, float, bool]]:
-    """Per row: label left of its mark, where it starts, its height, and whether a line leads to it.
-
-    Beside the mark, else the nearest place that is free of marks and of the labels placed before.
-    """
-    span, high = math.log(top / low), _high_reuse(table)
-    heights = [math.log(float(value) / low) / span for value in table["shown_s"]]
-    ends = [
-        (float(row["reuse"]) / high, float(max(row["reuse"], row["mla_match"])) / high)
-        if row["ticks"] == "raw"
-        else (float(row["reuse"]) / high,) * 2
-        for _, row in table.iterrows()
-    ]
-    taken: list[tuple[float, float, float]] = []  # labels: from, to, height
-    places = [(False, 0.0, 1.0, False)] * len(table)
-
-    def is_free(own: int, start: float, end: float, height: float) -> bool:
-        on_mark = any(
-            other != own
-            and abs(y - height) < _LABEL_HEIGHT
-            and start < right + _LABEL_GAP / 2
-            and left - _LABEL_GAP / 2 < end
-            for other, ((left, right), y) in enumerate(zip(ends, heights, strict=True))
-        )
-        on_label = any(
-            abs(y - height) < _LABEL_HEIGHT
-            and start < right + 2 * _LABEL_GAP
-            and left - 2 * _LABEL_GAP < end
-            for left, right, y in taken
-        )
-        return 0.01 <= height <= 1.0 and start >= 0 and end <= 1.02 and not on_mark and not on_label
-
-    raw = [at for at, ticks in enumerate(table["ticks"]) if ticks == "raw"]
-    for at in sorted(raw, key=lambda at: -heights[at]):
-        width = _CHAR_WIDTH * (len(table["router"].iloc[at]) + 2)
-        if table["off_scale"].iloc[at]:
-            width += 9 * _CHAR_WIDTH
-        if table["refused_share"].iloc[at] > 0:
-            width += 8 * _CHAR_WIDTH
-        left, right = ends[at]
-        sides = [(False, right + _LABEL_GAP), (True, left - _LABEL_GAP - width)]
-        if left > 0.55:
-            sides.reverse()
-        choices = [
-            (side, start, heights[at] + step * sign)
-            for step in _LABEL_STEPS
-            for sign in (-1, 1)
-            for side, start in sides
-        ]
-        side, start, height = next(
-            (choice for choice in choices if is_free(at, choice[1], choice[1] + width, choice[2])),
-            (*sides[0], heights[at]),
-        )
-        taken.append((start, start + width, height))
-        anchor = left if side else right
-        led = abs(height - heights[at]) > 1.5 * _LABEL_HEIGHT
-        places[at] = (side, anchor * high, low * math.exp(height * span), led)
-    return places
 
 
 def main_picture(tables: Tables) -> alt.LayerChart:
@@ -190,10 +120,14 @@ def main_picture(tables: Tables) -> alt.LayerChart:
         )
         .add_params(alt.selection_point(name="fleet_router", fields=["router"], nearest=False)),
         *_belief(raw, x, believed, y, tooltip),
-        raw.transform_filter("datum.led")
-        .mark_rule(color=style.NEUTRAL, strokeWidth=0.7, strokeDash=[2, 2])
-        .encode(_share_x("led_from", high_reuse), y, alt.X2("led_to:Q"), alt.Y2("label_s:Q")),
+        _leader(raw, "led", f"{_PHONE} ? 0 : 1").encode(
+            _share_x("led_from", high_reuse), y, alt.X2("led_to:Q"), alt.Y2("label_s:Q")
+        ),
         *_names(named, _share_x("label_reuse", high_reuse), alt.Y("label_s:Q")),
+        _leader(raw, "narrow_led", f"{_PHONE} ? 1 : 0").encode(
+            _share_x("narrow_from", high_reuse), y, alt.X2("narrow_to:Q"), alt.Y2("narrow_s:Q")
+        ),
+        *_narrow_names(named, _share_x("narrow_reuse", high_reuse), alt.Y("narrow_s:Q")),
     ]
     chart = layer(*layers).resolve_scale(size="independent")
     return chart.properties(height=420, title="fleet.panel.routers")
@@ -224,20 +158,40 @@ def _belief(
     ]
 
 
+def _leader(raw: alt.Chart, which: str, opacity: str) -> alt.Chart:
+    """A thin line from a mark to its label, where that stands away from it."""
+    return raw.transform_filter(f"datum.{which}").mark_rule(
+        color=style.NEUTRAL, strokeWidth=0.7, strokeDash=[2, 2], opacity=alt.ExprRef(opacity)
+    )
+
+
+def _narrow_names(named: alt.Chart, x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    """The same names where a phone has room for them."""
+    mark = alt.MarkDef("text", align="left", fontSize=11, opacity=alt.ExprRef(f"{_PHONE} ? 1 : 0"))
+    return _bold_when_chosen(named.encode(x, y, alt.Text("words:N")), mark)
+
+
 def _names(named: alt.Chart, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     """Text marks: left or right of the mark, the chosen router in bold."""
-    right, left = (
-        alt.MarkDef("text", align="left", dx=18, fontSize=12.5),
-        alt.MarkDef("text", align="right", dx=-18, fontSize=12.5),
-    )
+    opacity = alt.ExprRef(f"{_PHONE} ? 0 : 1")
+    right = alt.MarkDef("text", align="left", dx=18, fontSize=12.5, opacity=opacity)
+    left = alt.MarkDef("text", align="right", dx=-18, fontSize=12.5, opacity=opacity)
+    return [
+        chart
+        for side, mark in (("!datum.label_left", right), ("datum.label_left", left))
+        for chart in _bold_when_chosen(
+            named.transform_filter(side).encode(x, y, alt.Text("words:N")), mark
+        )
+    ]
+
+
+def _bold_when_chosen(names: alt.Chart, mark: alt.MarkDef) -> list[alt.Chart]:
     charts = []
-    for side, mark in (("!datum.label_left", right), ("datum.label_left", left)):
-        for which, bold in (("datum.chosen", True), ("!datum.chosen", False)):
-            chart = named.transform_filter(f"{side} && {which}").encode(x, y, alt.Text("words:N"))
-            chart.mark = mark.copy()
-            if bold:
-                chart.mark.fontWeight = "bold"
-            charts.append(chart)
+    for which, weight in (("datum.chosen", "bold"), ("!datum.chosen", "normal")):
+        chart = names.transform_filter(which)
+        chart.mark = mark.copy()
+        chart.mark.fontWeight = weight
+        charts.append(chart)
     return charts
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from k3core.errors import require, require_choice
+from k3core.fleet.cache import BLOCK_LEN
 from k3core.fleet.result import LOAD_UNIT, ROUTER_LOAD_UNIT, FleetResult
 from k3core.fleet.trace_files import trace_bytes
 from k3core.studies.fleet.scenario import TICKS, Scenario
@@ -154,7 +155,11 @@ def render_text(report: ReplayReport) -> list[str]:
             f"{count_text(facts['num_requests'])}: {count_text(facts['num_served'])} served, "
             f"{count_text(facts['num_rejected'])} rejected",
         ),
-        ("blocks hit", _ratio(facts["hit_blocks"], facts["total_blocks"])),
+        (
+            "blocks hit",
+            _ratio(facts["hit_blocks"], facts["total_blocks"])
+            + f"  (MLA blocks of {BLOCK_LEN} tokens)",
+        ),
         ("tokens hit", _ratio(facts["hit_tokens"], facts["total_tokens"])),
         (
             "tokens reused",
@@ -179,9 +184,10 @@ def render_text(report: ReplayReport) -> list[str]:
         (
             "peak / mean load",
             f"{result.peak_to_mean_load:.3f}, CV {result.load_cv:.3f}  "
-            f"(load: {settings['load_unit']})",
+            f"(load: {settings['load_unit']} of a cluster; routers compare "
+            f"{settings['router_load_unit']})",
         ),
-        ("utilisation", percent_text(result.utilisation)),
+        ("utilisation", f"{percent_text(result.utilisation)} of all server seconds"),
         (
             "failover",
             f"{count_text(result.num_failovers)} served away from home, "
@@ -189,8 +195,9 @@ def render_text(report: ReplayReport) -> list[str]:
         ),
         (
             "saved prefill",
-            f"{facts['saved_money']:,.2f}  (at {report.scenario.price:g} and "
-            f"{report.scenario.cached_price:g} per million tokens)",
+            f"{facts['saved_money']:,.2f} in the currency of the prices  (per million prompt "
+            f"tokens: {report.scenario.price:g} new, {report.scenario.cached_price:g} reused; "
+            "defaults in US dollars)",
         ),
         (
             "window",

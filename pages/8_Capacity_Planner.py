@@ -7,6 +7,7 @@ from k3core.ui import planner
 SCENES = ("plan", "drafts", "grid", "printed", "paste", "published")
 
 page = ui.frame("capacity")
+planner.say_what_a_link_lacks(page)
 scene = page.choice("capacity_scene", SCENES)
 v = page.controls(*planner.SPECS)
 own_model = v.model == CUSTOM

@@ -350,3 +350,9 @@ def test_home_names_the_requests_of_its_public_log():
     app = AppTest.from_file("../Home.py", default_timeout=60).run()
     labels = [link.proto.label for link in app.get("page_link")]
     assert any("51 requests, no drafts" in text for text in (*labels, *texts(app)))
+
+
+def test_a_link_to_a_model_of_somebody_else_says_what_it_lacks():
+    app = open_page(model="custom")
+    assert any("a link does not carry" in info.value for info in app.info)
+    assert values(app)[0] == "49"

@@ -371,3 +371,13 @@ def test_a_mean_beyond_the_axis_lengthens_it():
     roofs = plan(mean_tokens=3 * MAX_TOKENS).tables["roofs"]["mean_tokens"]
     assert roofs.max() == 4 * MAX_TOKENS
     assert plan(mean_tokens=MAX_TOKENS).tables["roofs"]["mean_tokens"].max() == MAX_TOKENS
+
+
+def test_a_fine_grid_over_a_long_prompt_draws_a_picture_s_worth_of_ticks():
+    study = grid(prompt_tokens=2**20, hash_tokens=16, block_tokens=1, dropped_blocks=1)
+    ticks = study.tables["ticks"]
+    assert len(ticks) < 4000
+    assert study.hit_tokens == 2**20 - 32
+    assert (ticks.loc[ticks["hit"], "position"] == study.hit_tokens).all()
+    assert ticks["hit"].any()
+    assert (ticks["position"] % 16 == 0)[ticks["agrees"]].all()

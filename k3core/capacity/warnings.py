@@ -21,8 +21,8 @@ class PlanWarning:
 
     Attributes:
         code: ``mean-above-limit``, ``short-prompt``, ``drafter-pads``, ``page-padding``,
-            ``reserved-slots``, ``latent-copies``, ``printed-tokens``, ``drafts-under-load``, ``rounded-records``,
-            ``fixed-cost`` or ``checkpoint-per-block``.
+            ``reserved-slots``, ``latent-copies``, ``printed-tokens``, ``drafts-under-load``,
+            ``rounded-records``, ``fixed-cost`` or ``checkpoint-per-block``.
         values: numbers of this plan that the words need.
         source: where the fault was reported.
     """

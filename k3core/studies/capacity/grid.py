@@ -60,25 +60,15 @@ def grid(
     units = serving_grid(block, hash_tokens, context_parallel, retention_tokens, dropped_blocks)
     hit = units.hit(prompt_tokens)
     limit = max(prompt_tokens, block)
+    common = _places(units.effective, limit, hit)
     rows = []
     for unit in units.units:
-        ticks = units.ticks(unit, limit)
-        stride = -(-len(ticks) // MAX_TICKS)
-        rows += [
-            (unit.code, position, units.agrees(position), position == hit)
-            for i, position in enumerate(ticks)
-            if i % stride == 0 or units.agrees(position)
-        ]
-    rows += [
-        ("all", position, True, position == hit)
-        for position in range(units.effective, limit + 1, units.effective)
-    ]
+        own = sorted({*_places(unit.tokens, limit, hit), *common})
+        rows += [(unit.code, place, units.agrees(place), place == hit) for place in own]
+    rows += [("all", place, True, place == hit) for place in common]
     if dropped_blocks:
-        top = (prompt_tokens - 1) // units.effective
-        rows += [
-            ("drafter-drop", units.effective * i, True, units.effective * i == hit)
-            for i in range(1, top - dropped_blocks + 1)
-        ]
+        last = units.effective * ((prompt_tokens - 1) // units.effective - dropped_blocks)
+        rows += [("drafter-drop", place, True, place == hit) for place in common if place <= last]
     step = max(limit // 200, 1)
     lengths = range(step, limit + 1, step)
     return GridStudy(
@@ -97,3 +87,10 @@ def grid(
         hit_tokens=hit,
         limit=limit,
     )
+
+
+def _places(distance: int, limit: int, hit: int) -> list[int]:
+    """Multiples of ``distance`` up to ``limit``, thinned to what a picture holds, and the hit."""
+    stride = -(-(limit // distance) // MAX_TICKS) or 1
+    found = set(range(distance * stride, limit + 1, distance * stride))
+    return sorted(found | ({hit} if hit else set()))

@@ -237,7 +237,16 @@ def _number_table(planned: CapacityPlan) -> pd.DataFrame:
 
 def profile_table(profile: EngineProfile) -> pd.DataFrame:
     """An engine's rule as one row."""
-    names = ("engine", "version", "date", "block_rule", "slots", "retention", "drafter_drop", "source")
+    names = (
+        "engine",
+        "version",
+        "date",
+        "block_rule",
+        "slots",
+        "retention",
+        "drafter_drop",
+        "source",
+    )
     return pd.DataFrame({name: [getattr(profile, name)] for name in names})
 
 

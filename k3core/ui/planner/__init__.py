@@ -2,7 +2,7 @@
 
 from k3core.ui.planner.controls import SPECS, config_text, model_of, planned_of, values_of
 from k3core.ui.planner.links import open_with, query_of, row_query
-from k3core.ui.planner.paste import paste_scene, share_own_model
+from k3core.ui.planner.paste import paste_scene, say_what_a_link_lacks, share_own_model
 from k3core.ui.planner.plan import plan_scene
 from k3core.ui.planner.published import published_scene
 from k3core.ui.planner.scenes import drafts_scene, grid_scene, printed_scene
@@ -21,6 +21,7 @@ __all__ = [
     "published_scene",
     "query_of",
     "row_query",
+    "say_what_a_link_lacks",
     "share_own_model",
     "values_of",
 ]

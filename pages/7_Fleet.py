@@ -367,8 +367,12 @@ def draw_range() -> None:
         figures.fig_fleet_range(r.choose(router)),
         tables=tables_of(r, "range"),
         over=page.t(f"range.{r.over}"),
-        low_router=page.t(f"option.{r.low_router}"),
-        high_router=page.t(f"option.{r.high_router}"),
+        what=page.t(
+            "range.same" if r.low_router == r.high_router else "range.changes",
+            low_router=page.t(f"option.{r.low_router}"),
+            high_router=page.t(f"option.{r.high_router}"),
+            **r.words,
+        ),
         **r.words,
     )
 

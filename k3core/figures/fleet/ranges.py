@@ -36,7 +36,7 @@ def fig_fleet_range(tables: Tables) -> Panels:
         "balance": balance,
     }
     return {
-        name: _lines(table, y).properties(height=280, title=f"fleet.panel.range_{name}")
+        name: _lines(table, y).properties(height=320, title=f"fleet.panel.range_{name}")
         for name, y in panels.items()
     }
 

@@ -8,6 +8,7 @@ import streamlit as st
 from k3core import ui
 from k3core.figures import verification as figures
 from k3core.studies import verification as studies
+from k3core.ui.tables import Wide
 from k3core.units import error_text, percent_text
 
 page = ui.frame("verification")
@@ -71,11 +72,11 @@ else:
     query = urlencode(page.query)
     words = {
         "verdict": [page.t(f"label.{code}") for code in checks["verdict"]],
+        "measured": [error_text(value) for value in checks["deviation"]],
+        "tolerance": [error_text(value) for value in checks["tolerance"]],
         "claim": [page.t(f"check.{row}") for row in checks["id"]],
         "page": [page.t(f"label.{slug}") for slug in checks["page"]],
         "open": [f"{urls[slug]}?{query}" for slug in checks["page"]],
-        "measured": [error_text(value) for value in checks["deviation"]],
-        "tolerance": [error_text(value) for value in checks["tolerance"]],
         "usual": ["✓" if usual else "" for usual in checks["usual"]],
         "outcome": [
             "" if code in ("pass", "fail") else page.t(f"label.{code}")
@@ -100,7 +101,7 @@ else:
     )
 with st.expander(page.t("details")):
     st.markdown(f"**{page.t('would_be_wrong')}** {page.t('rows.red_flag')}")
-    page.data(run.tables["checks"], "checks")
+    page.data(Wide(run.tables["checks"], ("id", "verdict", "deviation", "tolerance")), "checks")
 
 blind_self = matrix.num_self_blind("undecayed_delta")
 charts = figures.fig_blind_spots(matrix.tables)

@@ -356,3 +356,11 @@ def test_a_link_to_a_model_of_somebody_else_says_what_it_lacks():
     app = open_page(model="custom")
     assert any("a link does not carry" in info.value for info in app.info)
     assert values(app)[0] == "49"
+
+
+def test_the_degrees_of_a_grouped_query_model_have_their_own_words():
+    assert any("doubling the ranks halves it" in text for text in texts(open_page()))
+    words = texts(open_page(model="nemotron-3-super"))
+    assert not any("doubling the ranks halves it" in text for text in words)
+    assert any("until each holds one" in text for text in words)
+    assert any("stand for the Mamba-2 and the attention layers" in text for text in words)

@@ -378,6 +378,7 @@ def test_a_fine_grid_over_a_long_prompt_draws_a_picture_s_worth_of_ticks():
     ticks = study.tables["ticks"]
     assert len(ticks) < 4000
     assert study.hit_tokens == 2**20 - 32
+    assert study.tables["hits"].set_index("tokens").at[2**20, "hit"] == 2**20 - 32
     assert (ticks.loc[ticks["hit"], "position"] == study.hit_tokens).all()
     assert ticks["hit"].any()
     assert (ticks["position"] % 16 == 0)[ticks["agrees"]].all()

@@ -65,10 +65,12 @@ def _published(args: argparse.Namespace) -> int:
 
 def _add_deployment(parser: argparse.ArgumentParser) -> None:
     from k3core.capacity.planner import Deployment
+    from k3core.capacity.presets import MODELS
 
     d = Deployment()
     add = parser.add_argument
-    add("--model", default=d.model, help="a model's code (default: %(default)s)")
+    codes = ", ".join(MODELS)
+    add("--model", default=d.model, help=f"one of {codes} (default: %(default)s)")
     add("--config", type=Path, metavar="FILE", help="a Hugging Face config.json instead")
     add("--tp", type=int, help="tensor-parallel degree (default: 8 where it fits)")
     add("--context", type=int, default=d.context, help="longest sequence (default: %(default)s)")

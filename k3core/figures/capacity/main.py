@@ -143,7 +143,7 @@ def main_picture(tables: Tables) -> alt.LayerChart:
         )
     )
     named = style.labelled(alt.Chart(marks), "mark").transform_calculate(
-        requests=f"clamp(datum.requests, 1.25, {top / 1.6})"
+        requests=f"clamp(datum.requests, 1.25, {top / 2.5})"
     )
     state_names = [
         named.transform_filter(f"datum.mark == 'state-slots' && {test}")

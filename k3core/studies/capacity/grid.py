@@ -70,7 +70,7 @@ def grid(
         last = units.effective * ((prompt_tokens - 1) // units.effective - dropped_blocks)
         rows += [("drafter-drop", place, True, place == hit) for place in common if place <= last]
     step = max(limit // 200, 1)
-    lengths = range(step, limit + 1, step)
+    lengths = sorted({*range(step, limit + 1, step), prompt_tokens})
     return GridStudy(
         tables={
             "ticks": pd.DataFrame(rows, columns=["unit", "position", "agrees", "hit"]),

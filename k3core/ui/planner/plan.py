@@ -82,7 +82,7 @@ def plan_scene(page: Page, v: SimpleNamespace) -> None:
     )
     pool_section(page, v, r)
     page.section(
-        "degrees",
+        "degrees" if memory.model.is_mla else "degrees_gqa",
         figures.fig_break_even(r.tables),
         tables={
             "every_tp": Wide(

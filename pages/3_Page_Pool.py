@@ -1,6 +1,6 @@
 """Page 3: two kinds of memory in the pages of one pool."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import streamlit as st
@@ -9,6 +9,7 @@ from k3core import ui
 from k3core.capacity.presets import PRESETS
 from k3core.figures import paged_cache as figures
 from k3core.studies import paged_cache as studies
+from k3core.ui.tables import Wide, narrow
 from k3core.units import bytes_text, count_text, error_text, percent_text
 from k3core.units import tex_number as num
 
@@ -37,6 +38,26 @@ def offered(choose: Callable[..., Any], *keys: str) -> Callable[[Any], Any]:
 
 
 LONGEST = ("pool_kda_layers", "pool_seq_len")
+
+
+COLUMNS = {  # of the tables that are too wide for a phone
+    "stays": ("page", "start", "stop", "place", "owner"),
+    "break_even": ("measure", "length", "pages"),
+    "fill": ("page", "tokens"),
+    "heads": ("side", "rank", "first", "stop"),
+    "formats": ("dtype", "different", "pages", "bytes"),
+    "order": ("place_in_line", "page", "kind", "part"),
+    "evictions": ("number", "page", "kind", "part"),
+    "by_step": ("step", "line", "pages"),
+    "map": ("design", "start", "stop", "kind"),
+    "rows": ("pool", "row", "status"),
+    "readers": ("direction", "pool", "wrong_values"),
+}
+
+
+def data(tables: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """All tables, or the named ones, with the columns that fit a phone."""
+    return narrow({name: tables[name] for name in names or tables}, COLUMNS)
 
 
 page = ui.frame("paged_cache")
@@ -116,7 +137,7 @@ with top:
     )
 page.main(
     figures.main_picture({**run.tables, "playhead": now.playhead}),
-    run.tables["stays"],
+    Wide(run.tables["stays"], COLUMNS["stays"]),
     layers=run.num_kda_layers,
     last=run.tables["requests"]["request"].iloc[-1],
     chunk=count_text(studies.CHUNK_TOKENS),
@@ -156,7 +177,7 @@ def draw_sizes() -> None:
             rf"{{{model.num_mla_layers} \cdot {num(run.sizes.row_bytes)}}}"
             rf" = {num(round(memory.break_even_len, 1))}\ \text{{tokens}}",
         ],
-        tables={name: length.tables[name] for name in ("by_length", "break_even")},
+        tables=data(length.tables, "by_length", "break_even"),
         tokens=count_text(memory.break_even_len),
         pages_tokens=count_text(length.sizes.break_even_tokens),
         mla=count_text(length.num_mla_pages),
@@ -185,7 +206,7 @@ def draw_sizes() -> None:
         formula=rf"\left\lceil \tfrac{{{num(knobs.pool_append)}}}{{{num(v.pool_tokens_per_page)}}} "
         rf"\right\rceil = {paging.num_pages},\quad {num(knobs.pool_append)} - "
         rf"{paging.num_pages - 1} \cdot {num(v.pool_tokens_per_page)} = {num(paging.last_fill)}",
-        tables={"fill": paging.tables["fill"], "heads": paging.tables["heads"]},
+        tables=data(paging.tables, "fill", "heads"),
         tokens=count_text(knobs.pool_append),
         pages=paging.num_pages,
         last=count_text(paging.last_fill),
@@ -201,7 +222,7 @@ def draw_sizes() -> None:
         rf"\right\rceil = {stored.num_pages},\quad {stored.num_pages} \cdot "
         rf"{num(run.sizes.page_bytes)} - {num(stored.num_bytes)} = {num(stored.padding_bytes)}"
         r"\ \text{B}",
-        tables={name: stored.tables[name] for name in ("pages", "formats")},
+        tables=data(stored.tables, "pages", "formats"),
         bytes=bytes_text(stored.num_bytes),
         pages=stored.num_pages,
         padding=bytes_text(stored.padding_bytes),
@@ -216,7 +237,7 @@ def draw_life() -> None:
     page.section(
         "order",
         figures.order_pictures({"order": now.order, "evictions": leaving}),
-        tables={"order": now.order, "evictions": leaving},
+        tables=data({"order": now.order, "evictions": leaving}),
         step=now.step,
         evicted=len(leaving),
         cached=now.num_cached,
@@ -229,12 +250,14 @@ def draw_life() -> None:
     page.section(
         "fragments",
         figures.fragment_pictures(stuck.tables),
-        tables=stuck.tables,
-        formula=rf"\left\lceil \tfrac{{{num(memory.state_bytes_per_request)}}}"
-        rf"{{{num(stuck.page_bytes)}}} \right\rceil = {stuck.run_pages}"
-        rf"\ \text{{neighbours}} \quad\text{{or}}\quad {model.num_kda_layers} \cdot \left\lceil "
-        rf"\tfrac{{{num(run.sizes.kda_bytes)}}}{{{num(stuck.page_bytes)}}} \right\rceil"
-        rf" = {stuck.state_pages}\ \text{{pages anywhere}}",
+        tables=data(stuck.tables),
+        formula=[
+            rf"\left\lceil \tfrac{{{num(memory.state_bytes_per_request)}}}"
+            rf"{{{num(stuck.page_bytes)}}} \right\rceil = {stuck.run_pages}\ \text{{neighbours}}",
+            rf"{model.num_kda_layers} \cdot \left\lceil \tfrac{{{num(run.sizes.kda_bytes)}}}"
+            rf"{{{num(stuck.page_bytes)}}} \right\rceil = {stuck.state_pages}"
+            r"\ \text{pages anywhere}",
+        ],
         finding=page.t(
             f"fragments.{stuck.reason or 'fits'}",
             waiting=stuck.num_waiting,
@@ -257,7 +280,7 @@ def draw_life() -> None:
         "fork",
         figures.fork_picture(forked.tables),
         columns=1,
-        tables=forked.tables,
+        tables={"pages": Wide(forked.tables["pages"], ("stage", "request", "page", "use"))},
         pages=forked.num_pages,
         unshared=forked.num_unshared,
         copied=forked.num_copied,
@@ -269,7 +292,7 @@ def draw_life() -> None:
     page.section(
         "stale",
         figures.stale_pictures(stale.tables),
-        tables=stale.tables,
+        tables=data(stale.tables),
         written=stale.num_written,
         wrong=count_text(stale.found("state_to_rows", "unscrubbed", "wrong_values")),
         read=count_text(stale.found("state_to_rows", "unscrubbed", "read")),

@@ -1,6 +1,5 @@
 """Page 4: what a second prompt finds of the first one, and what it has to compute again."""
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import streamlit as st
@@ -9,156 +8,18 @@ from k3core import ui
 from k3core.figures import prefix_cache as figures
 from k3core.studies import prefix_cache as studies
 from k3core.studies.prefix_cache import formulas
-from k3core.ui.story import sentence, story
+from k3core.ui.prefix.columns import COLUMNS
+from k3core.ui.prefix.controls import CASE, SCENES, asked
+from k3core.ui.prefix.story import sentence, story
+from k3core.ui.tables import narrow
 from k3core.ui.upload import trace_upload
 from k3core.units import bytes_text, count_text, percent_text
 
-Fields = Mapping[str, ui.Control]  # parameter of the study -> the control that sets it
 
+def data(section: str, tables: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Tables of a section, all or the named ones, with the columns that fit a phone."""
+    return narrow({name: tables[name] for name in names or tables}, COLUMNS.get(section, {}))
 
-def from_case(field: str) -> Callable[[Any], Any]:
-    """Default of a control: what the chosen case sets."""
-    return lambda values: studies.case_value(values["prefix_case"], field)
-
-
-def kept(values: Any) -> tuple[int, ...]:
-    """Boundaries at which the first prompt keeps checkpoints, (0,) when nowhere."""
-    return studies.kept_boundaries(
-        values["prefix_policy"],
-        values["prefix_every"],
-        values["prefix_shared"] + values["prefix_tail"],
-        values["prefix_block"],
-    ) or (0,)
-
-
-def deepest_kept(values: Any) -> int:
-    """Where a missing group hurts most."""
-    return studies.deepest_kept(kept(values), values["prefix_shared"])
-
-
-def keeps(values: Any) -> bool:
-    return bool(values["prefix_policy"] != "none")
-
-
-def plays_eviction(_: Any) -> bool:
-    """Whether the scenario can evict; the choice stands below the sidebar that asks."""
-    chosen = st.session_state.get("player_scenario", st.query_params.get("player_scenario"))
-    return chosen in ("evict", studies.OWN)
-
-
-def asked(values: Any, fields: Fields) -> dict[str, Any]:
-    """Arguments of a study from the values of its controls."""
-    return {name: getattr(values, control.key) for name, control in fields.items()}
-
-
-CASE: Fields = {
-    "prompt_len": ui.Slider(
-        "prefix_prompt", from_case("prompt_len"), "prompts", low=64, high=16_384
-    ),
-    "shared_len": ui.Slider(
-        "prefix_shared",
-        from_case("shared_len"),
-        "prompts",
-        low=0,
-        high=lambda values: values["prefix_prompt"],
-    ),
-    "first_tail": ui.Slider("prefix_tail", from_case("first_tail"), "prompts", low=0, high=4096),
-    "ready": ui.Toggle("prefix_ready", from_case("ready"), "prompts"),
-    "salted": ui.Toggle("prefix_salt", from_case("salted"), "prompts"),
-    "block_tokens": ui.Steps(
-        "prefix_block", 512, "cache", options=(128, 256, 512, 1024, 1536, 2048)
-    ),
-    "num_groups": ui.Slider("prefix_groups", 3, "cache", low=1, high=6),
-    "drafter_drop": ui.Toggle("prefix_drop", from_case("drafter_drop"), "cache"),
-    "policy": ui.Choice(
-        "prefix_policy",
-        from_case("policy"),
-        "checkpoints",
-        options=studies.POLICIES,
-        style="segments",
-    ),
-    "every_blocks": ui.Slider(
-        "prefix_every",
-        2,
-        "checkpoints",
-        low=1,
-        high=8,
-        shown=lambda values: values["prefix_policy"] == "every",
-    ),
-    "missing_group": ui.Choice(
-        "prefix_missing",
-        from_case("missing_group"),
-        "checkpoints",
-        options=lambda values: ("none", *map(str, range(values["prefix_groups"])), "all"),
-        shown=keeps,
-    ),
-    "missing_boundary": ui.Steps(
-        "prefix_missing_at",
-        deepest_kept,
-        "checkpoints",
-        options=kept,
-        shown=lambda values: keeps(values) and values["prefix_missing"] != "none",
-    ),
-    "evicted": ui.Choice(
-        "prefix_evicted",
-        from_case("evicted"),
-        "checkpoints",
-        options=studies.EVICTIONS,
-        shown=lambda values: values["prefix_ready"],
-    ),
-}
-DEPLOYMENT: Fields = {"model": ui.MODEL, "tp": ui.TP, "mla_dtype": ui.MLA_DTYPE}
-HISTORY = ui.Choice("load_history", "resent", "load", options=studies.HISTORIES, style="segments")
-BUDGETS = (0, 2048, 4096, 8192, 16_384, 32_768)
-COST_LENGTHS = (4_000, 16_000, 32_000, 64_000, 128_000, 200_000, 400_000, 1_000_000)
-SCENES: dict[str, Fields] = {
-    "lookup": {
-        "model": ui.Choice("prefix_cost_model", "kimi-k3", "cost", options=studies.COST_MODELS),
-        "prefix_len": ui.Steps("prefix_cost_len", 400_000, "cost", options=COST_LENGTHS),
-        "new_len": ui.Steps(
-            "prefix_cost_new", 4_000, "cost", options=(1, 100, 1_000, 4_000, 16_000, 64_000)
-        ),
-    },
-    "stairs": {
-        **DEPLOYMENT,
-        "hash_block_tokens": ui.Steps("grid_hash", 0, "grid", options=(0, 512)),
-        "max_batched_tokens": ui.Steps("grid_budget", 0, "grid", options=BUDGETS),
-        "context_parallel": ui.Steps("grid_dcp", 1, "grid", options=(1, 2, 4, 8)),
-        "draft_len": ui.Steps("grid_drafts", 0, "grid", options=(0, 1, 3, 7, 15)),
-        "drafter_drop": ui.Toggle("grid_drop", False, "grid"),
-        "rule": ui.Choice("grid_rule", "junction", "grid", options=studies.LADDER_RULES),
-    },
-    "policies": {
-        **DEPLOYMENT,
-        "num_pages": ui.Steps(
-            "load_pages", 400, "load", options=(50, 100, 200, 400, 800, 1600, 3200)
-        ),
-        "interval_blocks": ui.Slider("load_interval", 8, "load", low=1, high=32),
-        "max_per_path": ui.Slider("load_cap", 3, "load", low=1, high=8),
-        "max_batched_tokens": ui.Steps("grid_budget", 8192, "load", options=BUDGETS),
-        "drafter_drop": ui.Toggle("grid_drop", False, "load"),
-        "conversations": ui.Slider("load_conversations", 4, "load", low=1, high=8),
-        "history": HISTORY,
-    },
-    "cliff": {
-        **DEPLOYMENT,
-        "pages": ui.Steps(
-            "cliff_pages", 180, "load", options=(60, 90, 120, 180, 240, 360, 500, 720)
-        ),
-        "conversations": ui.Slider("load_alive", 2, "load", low=1, high=8),
-        "interval_blocks": ui.Steps("cliff_interval", 8, "load", options=studies.INTERVALS),
-        "opening_len": ui.Steps(
-            "load_opening", 30_000, "load", options=(8_000, 15_000, 30_000, 60_000)
-        ),
-        "history": HISTORY,
-        "keep_ends": ui.Toggle("cliff_ends", False, "load"),
-    },
-    "player": {
-        "rule": ui.Choice("player_rule", "junction", "player", options=studies.PLAYER_RULES),
-        "num_pages": ui.Steps("player_pages", 20, "player", options=(12, 14, 16, 18, 20, 30)),
-        "cascade": ui.Toggle("player_cascade", False, "player", shown=plays_eviction),
-    },
-}
 
 page = ui.frame("prefix_cache")
 page.preset("prefix_case", tuple(studies.CASES), tuple(CASE.values()))
@@ -199,7 +60,7 @@ with main_place:
             page.t("unit.states", states=found.num_states, boundaries=len(found.kept_boundaries)),
         ),
     )
-    page.main(figures.main_picture(found.tables), found.tables["blocks"])
+    page.main(figures.main_picture(found.tables), data("main", found.tables)["blocks"])
 
 
 def draw_lookup() -> None:
@@ -209,7 +70,7 @@ def draw_lookup() -> None:
         {**figures.fig_prefix_hit(found.tables), **figures.account_picture(found.tables)},
         columns=3,
         formula=formulas.hit_formulas(found),
-        tables={"account": found.tables["account"], "checkpoints": found.tables["checkpoints"]},
+        tables=data("hit", found.tables, "account", "checkpoints"),
         mla=count_text(found.mla_tokens),
         usable=count_text(found.matched_tokens),
         reason=reason,
@@ -219,7 +80,7 @@ def draw_lookup() -> None:
     page.section(
         "miss",
         figures.fig_prefix_miss(missed.tables),
-        tables={"verdicts": missed.tables["verdicts"]},
+        tables=data("miss", missed.tables, "verdicts"),
         mla=count_text(missed.mla_tokens),
         partial=count_text(missed.partial_tokens),
     )
@@ -227,8 +88,8 @@ def draw_lookup() -> None:
     page.section(
         "hashes",
         figures.hash_pictures(hashed.tables),
-        formula=formulas.HASH_FORMULA,
-        tables=hashed.tables,
+        formula=formulas.HASH_FORMULAS,
+        tables=data("hashes", hashed.tables),
         false=count_text(hashed.false_tokens),
         block=hashed.block_tokens,
         true=count_text(hashed.true_tokens),
@@ -251,7 +112,7 @@ def draw_lookup() -> None:
         "cost",
         figures.cost_pictures(work.tables),
         formula=formulas.cost_formulas(work),
-        tables=work.tables,
+        tables=data("cost", work.tables),
         ratio=f"{work.ratio:,.1f}",
         prefix=count_text(w.prefix_cost_len),
         new=count_text(w.prefix_cost_new),
@@ -270,7 +131,7 @@ def draw_stairs() -> None:
         "stairs",
         {name: pictures[name] for name in ("stairs", "published")},
         formula=formulas.stairs_formulas(steps),
-        tables={"stairs": steps.tables["stairs"], "published": steps.tables["published"]},
+        tables=data("stairs", steps.tables, "stairs", "published"),
         finding=page.t(
             "stairs.below" if steps.num_below else "stairs.on",
             below=count_text(steps.num_below),
@@ -305,8 +166,8 @@ def draw_policies() -> None:
     page.section(
         "policies",
         figures.policy_pictures(compared.tables),
-        formula=formulas.policies_formula(compared),
-        tables=compared.tables,
+        formula=formulas.policies_formulas(compared),
+        tables=data("policies", compared.tables),
         replay=percent_text(compared.row("shared", "replay")["hit_rate"]),
         junction=percent_text(junction["hit_rate"]),
         junction_bytes=bytes_text(junction["checkpoint_bytes"]),
@@ -327,7 +188,7 @@ def draw_cliff() -> None:
     page.section(
         "cliff",
         figures.cliff_pictures(fell.tables),
-        formula=formulas.cliff_formula(fell),
+        formula=formulas.cliff_formulas(fell),
         tables=fell.tables,
         pool=count_text(fell.pools[0]),
         dense=percent_text(fell.dense_share, 0),
@@ -375,7 +236,7 @@ def draw_player() -> None:
     page.section(
         "player",
         figures.player_pictures(shown.tables),
-        tables=shown.tables,
+        tables=data("player", shown.tables),
         step=done,
         steps=shown.num_steps,
         now=sentence(page, shown.steps[done - 1], shown.results[-1])

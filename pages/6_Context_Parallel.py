@@ -5,7 +5,9 @@ import streamlit as st
 from k3core import ui
 from k3core.figures import parallel as figures
 from k3core.studies import parallel as studies
+from k3core.ui.tables import Wide
 from k3core.units import bytes_text, count_text, error_text, seconds_text
+from k3core.units import tex_number as num
 
 page = ui.frame("parallel")
 v = page.controls(
@@ -57,7 +59,7 @@ wide, narrow = st.columns([2.1, 1], gap="medium")
 with wide:
     page.main(
         figures.main_picture(sent.tables),
-        sent.tables["squares"],
+        Wide(sent.tables["squares"], ("rank", "kind", "bytes")),
         crossing=page.t(
             f"main.{verdict}",
             tokens=count_text(sent.tokens_per_rank),
@@ -70,8 +72,10 @@ with narrow:
 page.section(
     "partners",
     figures.partner_pictures({**sent.tables, **toy.tables}),
-    formula=r"S_r = M_{r-1}\,S_{r-1} + S^{\text{ext}}_{r-1}, \qquad "
-    r"M = \prod_t (I - \beta_t k_t k_t^{\top})\,\mathrm{Diag}(e^{g_t})",
+    formula=[
+        r"S_r = M_{r-1}\,S_{r-1} + S^{\text{ext}}_{r-1}",
+        r"M = \prod_t (I - \beta_t k_t k_t^{\top})\,\mathrm{Diag}(e^{g_t})",
+    ],
     tables={"pairs": sent.tables["pairs"], "depth": toy.tables["depth"]},
     used=sent.num_used,
     gathered=sent.num_gathered,
@@ -80,16 +84,21 @@ page.section(
     "merge",
     figures.merge_pictures(toy.tables),
     formula=[
-        rf"\text{{toy}} = H\,d_k (d_k + d_v) \cdot 8 = {v.kcp_heads} \cdot {v.kcp_dk} \cdot "
-        rf"{v.kcp_dk + v.kcp_dv} \cdot 8 = {toy.formula_bytes:,}\ \text{{B}}"
+        r"\text{message} = H\,d_k (d_k + d_v) \cdot \text{bytes}",
+        rf"\text{{toy}} = {v.kcp_heads} \cdot {v.kcp_dk} \cdot {v.kcp_dk + v.kcp_dv} \cdot 8 = "
+        rf"{num(toy.formula_bytes)}\ \text{{B}}"
         if v.kcp_ranks > 1
         else r"\text{toy} = 0\ \text{B}",
-        rf"\text{{production}} = H\,d_k (d_k + d_v) \cdot 4 = {sent.num_heads} \cdot {sent.dk} "
-        rf"\cdot {sent.dk + sent.dv} \cdot 4 = {sent.one_message_bytes:,}\ \text{{B}}",
-        rf"\text{{equal}} = {sent.one_message_bytes:,} / {sent.row_bytes:,} = "
-        rf"{sent.equal_tokens:,.1f}\ \text{{tokens}}",
+        rf"{sent.num_heads} \cdot {sent.dk} \cdot {sent.dk + sent.dv} \cdot 4 = "
+        rf"{num(sent.one_message_bytes)}\ \text{{B}}",
+        rf"\tfrac{{{num(sent.one_message_bytes)}}}{{{num(sent.row_bytes)}}} = "
+        rf"{num(round(sent.equal_tokens, 1))}\ \text{{tokens}}",
     ],
-    tables={name: toy.tables[name] for name in ("traffic", "error_by_rank", "measured")},
+    tables={
+        "traffic": Wide(toy.tables["traffic"], ("rank", "sent_bytes", "received_bytes")),
+        "error_by_rank": toy.tables["error_by_rank"],
+        "measured": toy.tables["measured"],
+    },
     error=error_text(toy.state_error),
     measured=bytes_text(toy.sent_bytes),
     halo=bytes_text(toy.halo_bytes),
@@ -100,13 +109,16 @@ page.section(
     "time",
     figures.time_pictures(sent.tables),
     formula=[
-        rf"t = (P-1)\left(\lambda + \frac{{\text{{bytes}}}}{{b}}\right), \quad "
-        rf"{hops}\left({v.kcp_latency}\ \text{{µs}} + \frac{{{num_bytes:,}}}"
-        rf"{{{v.kcp_bandwidth} \cdot 10^9}}\ \text{{s}}\right) = \text{{{seconds_text(seconds)}}}"
-        for num_bytes, seconds in (
-            (sent.message_bytes, sent.kda_seconds),
-            (sent.rows_sent_bytes, sent.mla_seconds),
-        )
+        r"t = (P-1)\left(\lambda + \frac{\text{bytes}}{b}\right)",
+        *(
+            rf"{hops}\left({v.kcp_latency}\ \text{{µs}} + \tfrac{{{num(num_bytes)}}}"
+            rf"{{{v.kcp_bandwidth} \cdot 10^9}}\ \text{{s}}\right)"
+            rf" = \text{{{seconds_text(seconds)}}}"
+            for num_bytes, seconds in (
+                (sent.message_bytes, sent.kda_seconds),
+                (sent.rows_sent_bytes, sent.mla_seconds),
+            )
+        ),
     ],
     tables={name: sent.tables[name] for name in ("time_by_len", "time_by_ranks")},
     bandwidth=v.kcp_bandwidth,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -26,6 +26,16 @@ class Wide(NamedTuple):
 
     table: pd.DataFrame
     first: Sequence[str]
+
+
+def narrow(
+    tables: Mapping[str, pd.DataFrame], columns: Mapping[str, Sequence[str]]
+) -> dict[str, pd.DataFrame | Wide]:
+    """``tables`` with those named in ``columns`` narrowed to these columns."""
+    return {
+        name: Wide(table, columns[name]) if name in columns else table
+        for name, table in tables.items()
+    }
 
 
 def show(table: pd.DataFrame, texts: Texts, first: Sequence[str] | None = None) -> None:

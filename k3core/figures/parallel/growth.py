@@ -151,17 +151,24 @@ def length_pictures(tables: Tables) -> dict[str, Chart]:
         alt.Tooltip("num_tokens:Q", format=",", title="parallel.axis.num_tokens"),
         alt.Tooltip("bytes:Q", format=",", title="parallel.axis.layer_bytes"),
     ]
-    y = alt.Y("bytes:Q").axis(title="parallel.axis.layer_bytes", labelExpr=style.BYTES_LABELS)
-    base = style.labelled(alt.Chart(tables["by_length"]), "kind")
+    table = tables["by_length"]
+
+    def y(rows: pd.DataFrame) -> alt.Y:
+        high = float(rows["bytes"].max())
+        return alt.Y("bytes:Q").axis(style.bytes_axis("parallel.axis.layer_bytes", high=high))
+
+    base = style.labelled(alt.Chart(table), "kind")
     both = (
         base.mark_line(strokeWidth=3)
-        .encode(x, y, alt.Color("kind:N").scale(KINDS).legend(kind_legend()), tooltip=tooltip)
+        .encode(
+            x, y(table), alt.Color("kind:N").scale(KINDS).legend(kind_legend()), tooltip=tooltip
+        )
         .properties(height=250, title="parallel.panel.kv_and_message")
     )
     message = (
         base.transform_filter("datum.kind == 'kda'")
         .mark_line(strokeWidth=3, color=style.KDA)
-        .encode(x, y, tooltip=tooltip)
+        .encode(x, y(table[table["kind"] == "kda"]), tooltip=tooltip)
         .properties(height=250, title="parallel.panel.message")
     )
     return {"kv_and_message": both, "message": message}

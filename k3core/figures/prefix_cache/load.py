@@ -81,7 +81,9 @@ def _pages(part: pd.DataFrame, title: str) -> alt.Chart:
         style.labelled(style.labelled(alt.Chart(table), "policy"), "kind")
         .mark_bar()
         .encode(
-            alt.X("pages:Q").axis(title="prefix_cache.axis.peak_pages", format=",d", tickCount=5),
+            alt.X("pages:Q")
+            .scale(nice=5)
+            .axis(title="prefix_cache.axis.peak_pages", format=",d", tickCount=5),
             alt.Y("policy:N")
             .sort(_POLICIES)
             .axis(labelExpr=style.label_expr(), title=None, ticks=False, labelLimit=130),

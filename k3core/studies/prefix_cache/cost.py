@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -108,8 +109,8 @@ def cost(
     }
     return CostStudy(
         tables={
-            "parts": pd.DataFrame(bars, columns=["case", "part", "flops"]),
-            "sweep": pd.DataFrame(sweep, columns=["prefix_len", "case", "flops"]),
+            "parts": _work(bars, ["case", "part", "flops"]),
+            "sweep": _work(sweep, ["prefix_len", "case", "flops"]),
             "kept": pd.DataFrame(kept.items(), columns=["kind", "bytes"]),
         },
         prompt_len=prefix_len + new_len,
@@ -121,3 +122,9 @@ def cost(
         pair_flops=pair,
         kept_bytes=sum(kept.values()),
     )
+
+
+def _work(rows: list[tuple[Any, ...]], columns: list[str]) -> pd.DataFrame:
+    """Operations, exact and in units of 10^15, which a column of a table can hold."""
+    table = pd.DataFrame(rows, columns=columns).astype({"flops": float})
+    return table.assign(pflops=table["flops"] / 1e15)

@@ -31,9 +31,10 @@ def cost_formulas(work: CostStudy) -> list[str]:
     """Operations of a prefill behind a prefix, on a miss and on a hit."""
     asked, reused = num(work.prompt_len), num(work.hit_tokens)
     return [
-        r"F(n, r) = (2A + s)(n - r) + a\,(n^2 - r^2)",
-        rf"A = {power(work.active_params)},\quad s = \text{{KDA scan}} = {power(work.scan_flops)},"
-        rf"\quad a = L_\text{{MLA}} H (d_{{qk}} + d_v) = {num(round(work.pair_flops))}",
+        r"F(n, r) = (2A + s)(n - r) + a(n^2 - r^2)",
+        rf"A = {power(work.active_params)}",
+        rf"s = \text{{KDA scan}} = {power(work.scan_flops)}",
+        rf"a = L_\text{{MLA}} H (d_{{qk}} + d_v) = {num(round(work.pair_flops))}",
         rf"F({asked},\, 0) = {power(work.missed_flops)}\ \text{{FLOP}}",
         rf"F({asked},\, {reused}) = {power(work.hit_flops)}\ \text{{FLOP}}",
     ]
@@ -48,24 +49,23 @@ def stairs_formulas(steps: StairsStudy) -> list[str]:
     ]
 
 
-def policies_formula(compared: PolicyStudy) -> str:
-    """What one checkpoint weighs."""
-    return (
-        rf"\text{{one checkpoint}} = {num(compared.checkpoint_bytes)}\ \text{{B}},"
-        rf"\quad B = {num(compared.block_tokens)}\ \text{{tokens}}"
-    )
+def policies_formulas(compared: PolicyStudy) -> list[str]:
+    """What one checkpoint weighs, and the block."""
+    return [
+        rf"\text{{one checkpoint}} = {num(compared.checkpoint_bytes)}\ \text{{B}}",
+        rf"B = {num(compared.block_tokens)}\ \text{{tokens}}",
+    ]
 
 
-def cliff_formula(fell: CliffStudy) -> str:
+def cliff_formulas(fell: CliffStudy) -> list[str]:
     """The working set beside the pools."""
-    pools = ", ".join(map(num, fell.pools))
-    return (
-        rf"\text{{working set}} = {num(fell.working_set)}\ \text{{pages}},\quad "
-        rf"\text{{pools}} = {pools}"
-    )
+    return [
+        rf"\text{{working set}} = {num(fell.working_set)}\ \text{{pages}}",
+        rf"\text{{pools}} = {', '.join(map(num, fell.pools))}",
+    ]
 
 
-HASH_FORMULA = (
-    r"\text{chained: } H_i = \mathrm{sha256}(H_{i-1} \,\|\, t_i) \qquad "
-    r"\text{independent: } H_i = \mathrm{sha256}(t_i)"
+HASH_FORMULAS = (
+    r"\text{chained: } H_i = \mathrm{sha256}(H_{i-1} \,\|\, t_i)",
+    r"\text{independent: } H_i = \mathrm{sha256}(t_i)",
 )

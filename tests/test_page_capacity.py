@@ -1,10 +1,13 @@
 """The capacity page in the app: its numbers, its pool rules, its scenes, its notes."""
 
 import json
+import re
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from k3core.capacity import bootlog
+from k3core.capacity.logsolve import Solved
 from k3core.capacity.planner import plan
 from k3core.capacity.presets import MODELS
 from k3core.capacity.saved_plan import save_plan
@@ -364,3 +367,18 @@ def test_the_degrees_of_a_grouped_query_model_have_their_own_words():
     assert not any("doubling the ranks halves it" in text for text in words)
     assert any("until each holds one" in text for text in words)
     assert any("stand for the Mamba-2 and the attention layers" in text for text in words)
+
+
+def test_a_log_is_told_in_words():
+    app = open_page(capacity_scene="paste")
+    app.button(key="_example_log").click().run()
+    lines, found = (frame.value for frame in app.dataframe)
+    assert dict(zip(found["meaning"], found["value"], strict=True))["blocks of the pool"] == "1,584"
+    assert dict(zip(lines["meaning"], lines["value"], strict=True))["tokens per block"] == "1,536"
+
+
+def test_every_code_of_a_log_has_words():
+    codes = {code for code, *_ in bootlog._PATTERNS}
+    codes |= set(re.findall(r"``(\w+)``", str(Solved.__doc__)))
+    for code in sorted(codes):
+        assert has_text(f"capacity.found.{code}"), code

@@ -32,7 +32,8 @@ class Solved:
     Attributes:
         values: what is determined, by code: ``num_blocks``, ``blocks_per_request``,
             ``state_blocks``, ``drafts``, ``num_groups``, ``slots_per_request``, ``rows``,
-            ``state_pool_ratio``, ``budget_gib``, ``bytes_per_token``, ``print_rule``.
+            ``state_pool_ratio``, ``budget_gib``, ``bytes_per_token``, ``print_rule``, ``tp``,
+            ``drafter_layers``, ``draft_states_per_slot``.
         candidates: values that fit equally well, by code.
         missing: codes that stay undetermined, with the log line that would tell.
         contradictions: codes of values that do not fit together.

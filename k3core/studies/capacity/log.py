@@ -67,7 +67,7 @@ def read(
     preset = parse_config(config).preset if model == CUSTOM else get_preset(model)
     solved = solve(log, preset, tp, state_dtype, mla_dtype)
     lines = pd.DataFrame(
-        [(line.number, line.code, str(line.value), line.text) for line in log.lines],
+        [(line.number, line.code, _text(line.value), line.text) for line in log.lines],
         columns=["line", "code", "value", "text"],
     )
     rows = [("determined", code, _text(value)) for code, value in solved.values.items()]

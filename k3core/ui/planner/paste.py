@@ -16,9 +16,11 @@ from k3core.studies import capacity as studies
 from k3core.ui.page import Page
 from k3core.ui.planner.controls import CONFIG_KEY, config_text
 from k3core.ui.planner.links import open_with, query_of
+from k3core.ui.tables import Wide
 from k3core.units import count_text
 
 MAX_UPLOAD_MB = 2
+LOG_COLUMNS = ("finding", "line", "meaning", "value", "text")
 EXAMPLE_LOG = """Setting attention block size to 1536 tokens to ensure that attention page size is \
 >= mamba page size.
 Padding mamba page size by 6.27% to ensure that mamba page size and attention page size are \
@@ -95,7 +97,10 @@ def paste_scene(page: Page, inputs: Mapping[str, Any]) -> None:
     for name, table in r.tables.items():
         if "finding" in table:
             table = table.assign(finding=[page.t(f"finding.{code}") for code in table["finding"]])
-        page.data(table, f"paste_{name}")
+        if r.kind == "log":
+            table = table.assign(meaning=[page.t(f"found.{code}") for code in table["code"]])
+        first = LOG_COLUMNS if r.kind == "log" else table.columns
+        page.data(Wide(table, [c for c in first if c in table]), f"paste_{name}")
 
 
 def _config_result(page: Page, parsed: ParsedConfig, text: str) -> None:

@@ -239,7 +239,11 @@ def roof_sections(page: Page, r: Any) -> None:
     )
     page.section(
         "limits",
-        tables={"limits": worded(page, r.tables["limits"], "roof")},
+        tables={
+            "limits": r.tables["limits"].assign(
+                roof=[page.t(f"roof_name.{code}") for code in r.tables["limits"]["roof"]]
+            )
+        },
         verdict=page.t(f"verdict.at-{r.verdict}"),
         tokens=count_text(r.mean_tokens),
         roofs=roofs,
@@ -250,7 +254,7 @@ def roof_sections(page: Page, r: Any) -> None:
         tables={
             "target": Wide(
                 pd.DataFrame([asdict(target)]),
-                ("requests", "pool_ratio", "state_slots", "num_blocks", "longest_context"),
+                ("pool_ratio", "state_slots", "num_blocks", "longest_context"),
             )
         },
         requests=count_text(target.requests),

@@ -356,7 +356,7 @@ def draw_simulation() -> None:
 def draw_range() -> None:
     x = page.body_controls(
         ui.Choice("range_over", "speed", options=tuple(studies.RANGES), style="segments"),
-        ui.Steps("range_requests", 900, options=(300, 600, 900, 1800)),
+        ui.Steps("range_requests", 600, options=(300, 600, 900)),
     )
     fixed = {**base, "num_requests": x.range_requests, "over": x.range_over}
     points = studies.range_points(x.range_over, router)

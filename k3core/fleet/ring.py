@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from hashlib import blake2b
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -202,11 +203,15 @@ class ConsistentHashRing:
     def successors(self, session_id: SessionId) -> Iterator[ClusterId]:
         """All clusters in the order in which this session would fall back to them."""
         slot = self._slot(session_id)
+        owners, num_points = self._owner_list, self.num_points
         seen: set[int] = set()
-        for owner in self._owner_list[slot:-1] + self._owner_list[:slot]:
+        for place in chain(range(slot, num_points), range(slot)):
+            owner = owners[place]
             if owner not in seen:
                 seen.add(owner)
                 yield self._clusters[owner]
+                if len(seen) == len(self._clusters):
+                    return
 
     @property
     def clusters(self) -> tuple[ClusterId, ...]:

@@ -14,7 +14,7 @@ from k3core.studies.fleet.sweep import run_row
 from k3core.units import count_text
 
 RANGES: dict[str, tuple[float, ...]] = {
-    "speed": (0.5, 0.75, 1.0, 1.5, 2.0, 3.0),
+    "speed": (0.5, 1.0, 1.5, 2.0, 3.0),
     "clusters": (2, 4, 8, 16, 32),
     "capacity_blocks": (250, 1000, 4000, 16_000),
 }

@@ -382,3 +382,10 @@ def test_every_code_of_a_log_has_words():
     codes |= set(re.findall(r"``(\w+)``", str(Solved.__doc__)))
     for code in sorted(codes):
         assert has_text(f"capacity.found.{code}"), code
+
+
+def test_a_log_of_another_model_says_what_contradicts_in_words():
+    app = open_page(capacity_scene="paste", model="kimi-linear-48b")
+    app.button(key="_example_log").click().run()
+    assert "padding of the state page" in app.warning[0].value
+    shown(app)

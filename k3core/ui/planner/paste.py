@@ -131,7 +131,7 @@ def _config_result(page: Page, parsed: ParsedConfig, text: str) -> None:
 def _log_result(page: Page, solved: Solved, inputs: Mapping[str, Any]) -> None:
     """What a log determines, and the button that fills the planner."""
     if solved.contradictions:
-        codes = ", ".join(solved.contradictions)
+        codes = ", ".join(page.t(f"found.{code}") for code in solved.contradictions)
         st.warning(
             page.t(
                 "paste.contradiction",

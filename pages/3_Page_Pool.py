@@ -49,7 +49,7 @@ COLUMNS = {  # of the tables that are too wide for a phone
     "order": ("place_in_line", "page", "kind", "part"),
     "evictions": ("number", "page", "kind", "part"),
     "by_step": ("step", "line", "pages"),
-    "map": ("design", "start", "stop", "kind"),
+    "map": ("design", "first_page", "stop", "kind"),
     "rows": ("pool", "row", "status"),
     "readers": ("direction", "pool", "wrong_values"),
 }

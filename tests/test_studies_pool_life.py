@@ -62,7 +62,7 @@ def test_a_few_requests_fit_in_both_designs():
 def test_both_designs_hold_the_same_rows_and_every_page_once():
     maps = studies.fragments(burst=1).tables["map"]
     for _, part in maps.groupby("design"):
-        assert list(part["start"]) == [0, *part["stop"][:-1]]
+        assert list(part["first_page"]) == [0, *part["stop"][:-1]]
     rows = maps[maps["kind"] == "mla"].groupby("design")["pages"].sum()
     assert rows["two_ends"] == rows["paged"]
 

@@ -267,7 +267,7 @@ def fragment_pictures(tables: Tables) -> Panels:
         style.labelled(style.labelled(alt.Chart(tables["map"]), "kind"), "design")
         .mark_bar(height={"band": 0.7})
         .encode(
-            alt.X("start:Q")
+            alt.X("first_page:Q")
             .scale(domain=[0, int(tables["map"]["stop"].max())], nice=False)
             .axis(title="paged_cache.axis.page", format=",d", grid=False),
             alt.X2("stop:Q"),
@@ -288,7 +288,7 @@ def fragment_pictures(tables: Tables) -> Panels:
             tooltip=[
                 alt.Tooltip("kind_text:N", title="paged_cache.axis.kind"),
                 alt.Tooltip("owner:N", title="paged_cache.axis.owner"),
-                alt.Tooltip("start:Q", format=",", title="paged_cache.axis.first_page"),
+                alt.Tooltip("first_page:Q", format=",", title="paged_cache.axis.first_page"),
                 alt.Tooltip("pages:Q", format=",", title="paged_cache.axis.run"),
             ],
         )

@@ -259,16 +259,16 @@ def _pool_map(paged: _Paged) -> dict[int, str]:
 
 
 def _runs(pages: dict[int, str], num_pages: int) -> pd.DataFrame:
-    """Neighbouring pages with the same content, as ``start``, ``stop``, ``kind``, ``owner``."""
+    """Neighbouring pages with the same content: ``first_page``, ``stop``, ``kind``, ``owner``."""
     rows: list[dict[str, object]] = []
     for page in range(num_pages):
         kind, _, owner = pages.get(page, "free ").partition(" ")
         if rows and rows[-1]["kind"] == kind and rows[-1]["owner"] == owner:
             rows[-1]["stop"] = page + 1
         else:
-            rows.append({"start": page, "stop": page + 1, "kind": kind, "owner": owner})
+            rows.append({"first_page": page, "stop": page + 1, "kind": kind, "owner": owner})
     table = pd.DataFrame(rows)
-    return table.assign(pages=table["stop"] - table["start"])
+    return table.assign(pages=table["stop"] - table["first_page"])
 
 
 def _lines(by_step: pd.DataFrame, run: int) -> pd.DataFrame:

@@ -20,8 +20,8 @@ def hit_formulas(found: LookupStudy) -> list[str]:
         rf" = {num(found.cap_tokens)}"
     )
     chain = [
-        rf"H_{{{row.index + 1}}} = \mathrm{{sha256}}(\text{{{row.parent}}} \,\|\, "
-        rf"t_{{{row.start}..{row.end - 1}}}) = \text{{{row.hash}…}}"
+        rf"H_{{{row.index + 1}}} = \mathrm{{sha256}}(\text{{{row.parent[:6]}}} \,\|\, "
+        rf"t_{{{row.start}..{row.end - 1}}}) = \text{{{row.hash[:6]}…}}"
         for row in found.tables["blocks"].head(2).itertuples(index=False)
     ]
     return [cap, *chain]
@@ -35,8 +35,9 @@ def cost_formulas(work: CostStudy) -> list[str]:
         rf"A = {power(work.active_params)}",
         rf"s = \text{{KDA scan}} = {power(work.scan_flops)}",
         rf"a = L_\text{{MLA}} H (d_{{qk}} + d_v) = {num(round(work.pair_flops))}",
-        rf"F({asked},\, 0) = {power(work.missed_flops)}\ \text{{FLOP}}",
-        rf"F({asked},\, {reused}) = {power(work.hit_flops)}\ \text{{FLOP}}",
+        rf"n = {asked},\quad r_\text{{hit}} = {reused}",
+        rf"F_\text{{missed}} = {power(work.missed_flops)}\ \text{{FLOP}}",
+        rf"F_\text{{hit}} = {power(work.hit_flops)}\ \text{{FLOP}}",
     ]
 
 

@@ -27,7 +27,9 @@ class Change(NamedTuple):
     cluster: int
 
 
-def checked_failures(failures: Sequence[Failure], num_clusters: int) -> tuple[Failure, ...]:
+def checked_failures(
+    failures: Sequence[Failure | tuple[int, float, float]], num_clusters: int
+) -> tuple[Failure, ...]:
     """The failures in order of time.
 
     Args:

@@ -90,7 +90,7 @@ class FleetSimulator:
         admission: BudgetController | None = None,
         admission_by: str = "class",
         class_by: str = "total",
-        failures: Sequence[Failure] = (),
+        failures: Sequence[Failure | tuple[int, float, float]] = (),
         vnodes: int = DEFAULT_VNODES,
         weights: Sequence[float] | None = None,
         servers: int = 1,

@@ -11,6 +11,7 @@ from k3core.errors import (
     require,
     require_choice,
     require_count,
+    require_counts,
     require_number,
     require_type,
     shown,
@@ -18,7 +19,6 @@ from k3core.errors import (
 from k3core.fleet.budget import BudgetController
 from k3core.fleet.cost import PrefillCost, prefill_cost
 from k3core.fleet.decode_stage import DecodeStage
-from k3core.fleet.failures import Failure
 from k3core.fleet.result import DEFAULT_SLO_S, FleetResult
 from k3core.fleet.router_base import RouterSettings
 from k3core.fleet.simulator import DEFAULT_VNODES, FleetSimulator
@@ -108,24 +108,28 @@ class Scenario:
         require_choice("admission", self.admission, ADMISSIONS)
         require_choice("lanes", self.lanes, LANES)
         require_choice("ticks", self.ticks, TICKS)
-        require_count("num_requests", self.num_requests)
+        for name in ("generate", "trace", "checkpoints", "cost"):
+            require_type(name, getattr(self, name), str)
+        for name in ("num_requests", "decode_tokens", "seed"):
+            require_count(name, getattr(self, name))
         require_count("class_threshold", self.class_threshold, 1)
-        require_count("decode_tokens", self.decode_tokens)
+        if self.num_sessions is not None:
+            require_count("num_sessions", self.num_sessions, 1)
+        for name in ("rate_per_s", "arrival_cv", "speed", "slo_s"):
+            require_number(name, getattr(self, name), above=0)
         require_number("decode_ms", self.decode_ms, least=0)
-        require_number("speed", self.speed, above=0)
-        require_number("slo_s", self.slo_s, above=0)
         require_number("price", self.price, least=0)
         require_number("cached_price", self.cached_price, least=0, most=self.price)
-        for name, sizes in (
-            ("budgets", (2,)),
-            ("class_weights", (2,)),
-            ("constants", (0, 3)),
-        ):
+        for name in ("weights", "measured", "failures"):
+            require_type(name, getattr(self, name), tuple)
+        for name, sizes in (("budgets", (2,)), ("class_weights", (2,)), ("constants", (0, 3))):
             values = require_type(name, getattr(self, name), tuple)
             require(
                 len(values) in sizes,
                 f"{name}={shown(values)} must be {' or '.join(map(str, sizes))} numbers",
             )
+        for name in ("budgets", "class_weights"):
+            require_counts(name, getattr(self, name), 1)
 
     @property
     def prefill(self) -> PrefillCost:
@@ -166,7 +170,7 @@ class Scenario:
             admission=self.budget_controller,
             admission_by=self.admission_by,
             class_by=self.class_by,
-            failures=[Failure(*failure) for failure in self.failures],
+            failures=self.failures,
             vnodes=self.vnodes,
             weights=self.weights or None,
             servers=self.servers,

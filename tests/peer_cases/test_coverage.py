@@ -10,7 +10,11 @@ NAMED = re.compile(r"def test_((?:[vhs]\d+_)+)", re.IGNORECASE)
 
 
 def test_no_case_is_missing():
-    files = [*TESTS.glob("peer_cases/test_*.py"), TESTS / "test_prefix_cache.py"]
+    files = [
+        *TESTS.glob("peer_cases/test_*.py"),
+        TESTS / "test_prefix_cache.py",
+        TESTS / "test_prompt_hashes.py",
+    ]
     found = set()
     for file in files:
         for ids in NAMED.findall(file.read_text(encoding="utf-8")):

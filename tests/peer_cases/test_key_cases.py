@@ -1,4 +1,4 @@
-"""V27-V34: what is part of a block's hash (V25, V26, V29, V32, V35: tests/test_prefix_cache.py)."""
+"""V27-V34: what is part of a block's hash (others: test_prompt_hashes.py, V35: test_prefix_cache.py)."""
 
 import hashlib
 

@@ -12,7 +12,7 @@ A figure never knows the reader's language or theme. It writes catalogue keys wh
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import altair as alt
@@ -81,6 +81,21 @@ def legend(**options: Any) -> alt.Legend:
 def label_expr(value: str = "datum.value") -> str:
     """Vega expression that turns a code into its word; give it to ``labelExpr``."""
     return f"labels[{value}] || {value}"
+
+
+def row_axis(rows: Mapping[str, float], limit: int = 130) -> alt.Axis:
+    """An axis of named rows without lines: ``rows`` maps a label's code to the place of its row."""
+    names = " ".join(f"datum.value == {at} ? labels['{row}'] :" for row, at in rows.items())
+    return alt.Axis(
+        values=list(rows.values()),
+        labelExpr=f"{names} ''",
+        title=None,
+        grid=False,
+        domain=False,
+        ticks=False,
+        labelFontSize=12,
+        labelLimit=limit,
+    )
 
 
 def labelled(chart: alt.Chart, column: str) -> alt.Chart:

@@ -1,4 +1,4 @@
-"""V27-V34: what is part of a block's hash (others: test_prompt_hashes.py, V35: test_prefix_cache.py)."""
+"""V27-V34: what is part of a block's hash (V35: test_prefix_cache, the rest: test_prompt_hashes)."""
 
 import hashlib
 

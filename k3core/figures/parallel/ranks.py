@@ -37,17 +37,7 @@ def main_picture(tables: Tables) -> Chart:
         grid=False,
     )
     rows = {"text": (_RULER_TOP + _RULER_BOTTOM) // 2, "kda": _KDA_CENTER, "mla": _MLA_CENTER}
-    names = " ".join(f"datum.value == {at} ? labels['row_{row}'] :" for row, at in rows.items())
-    y_axis = alt.Axis(
-        values=list(rows.values()),
-        labelExpr=f"{names} ''",
-        title=None,
-        grid=False,
-        domain=False,
-        ticks=False,
-        labelFontSize=12,
-        labelLimit=130,
-    )
+    y_axis = style.row_axis({f"row_{row}": at for row, at in rows.items()})
     x_only = alt.X("center:Q").scale(x_scale)
     few = len(ruler) <= 8
     bars = ruler.assign(

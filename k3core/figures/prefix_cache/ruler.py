@@ -115,17 +115,7 @@ def _block_axis(blocks: pd.DataFrame) -> alt.Axis:
 def _row_axis(groups: Mapping[int, int]) -> alt.Axis:
     rows = {"row_first": _FIRST, "row_prompt": _PROMPT, "row_mla": _MLA}
     rows |= {f"group_{group}": at for group, at in groups.items()}
-    names = " ".join(f"datum.value == {at} ? labels['{row}'] :" for row, at in rows.items())
-    return alt.Axis(
-        values=list(rows.values()),
-        labelExpr=f"{names} ''",
-        title=None,
-        grid=False,
-        domain=False,
-        ticks=False,
-        labelFontSize=12,
-        labelLimit=130,
-    )
+    return style.row_axis(rows)
 
 
 def _bars(

@@ -1,9 +1,10 @@
 """The page pool's page in the app: both scenes draw, every control acts, bad links are noted."""
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
-PAGE = "pages/3_Page_Pool.py"
+from tests.page_helpers import page_opener
+
+open_page = page_opener("pages/3_Page_Pool.py")
 CONTROLS = {
     "sizes": {
         "tp": ("1", "16"),
@@ -29,13 +30,6 @@ CONTROLS = {
     },
 }
 CHARTS = {"sizes": 11, "life": 8}
-
-
-def open_page(**query):
-    app = AppTest.from_file(f"../{PAGE}", default_timeout=120)
-    for key, value in query.items():
-        app.query_params[key] = value
-    return app.run()
 
 
 def shown(app):

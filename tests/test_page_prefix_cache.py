@@ -4,16 +4,10 @@ import gzip
 import json
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
-PAGE = "pages/4_Prefix_Cache.py"
+from tests.page_helpers import page_opener
 
-
-def open_page(**query):
-    app = AppTest.from_file(f"../{PAGE}", default_timeout=60)
-    for key, value in query.items():
-        app.query_params[key] = value
-    return app.run()
+open_page = page_opener("pages/4_Prefix_Cache.py")
 
 
 def shown(app):

@@ -1,4 +1,4 @@
-"""V27-V34: what is part of a block's hash (V35: test_prefix_cache, the rest: test_prompt_hashes)."""
+"""V27-V34: what is part of a block's hash (the chain: test_prompt_hashes.py, test_prefix_cache.py)."""
 
 import hashlib
 

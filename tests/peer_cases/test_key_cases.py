@@ -1,4 +1,4 @@
-"""V27-V34: what is part of a block's hash (the chain: test_prompt_hashes.py, test_prefix_cache.py)."""
+"""V27-V34: what is part of a block's hash; the chain itself: tests/test_prompt_hashes.py."""
 
 import hashlib
 

@@ -16,9 +16,8 @@ _CHAR_WIDTH, _LABEL_GAP = 0.0105, 0.022
 _LABEL_HEIGHT = 0.055
 _LABEL_STEPS = tuple(0.055 * step for step in range(9))
 
-_PHONE_CHAR, _PHONE_GAP = 0.0205, 0.045  # of 280 pixels, at 11 points
-_PHONE_HEIGHT = 0.05
-_PHONE_MARK = 0.045  # half a mark, both ways
+_PHONE_CHAR, _PHONE_GAP = 0.0225, 0.01  # of 240 pixels, at 11 points
+_PHONE_HEIGHT = 0.055
 
 
 def with_labels(table: pd.DataFrame, low: float, top: float, high: float) -> pd.DataFrame:
@@ -53,6 +52,12 @@ def _num_chars(row: pd.Series) -> int:
     return len(row["router"]) + 2 + 9 * bool(row["off_scale"]) + 8 * (row["refused_share"] > 0)
 
 
+def _phone_radius(row: pd.Series) -> float:
+    """Of a mark and the ring of its refusals."""
+    large = bool(row["peak_to_mean"] > 4)
+    return 0.042 + 0.025 * large + (0.02 + 0.02 * large) * (row["refused_share"] > 0)
+
+
 def _marks(
     table: pd.DataFrame, low: float, top: float, high: float
 ) -> tuple[list[float], list[tuple[float, float]]]:
@@ -78,20 +83,21 @@ def _narrow_places(
     span = math.log(top / low)
     heights, ends = _marks(table, low, top, high)
     # left, right, bottom, top of what is drawn already
+    radii = [_phone_radius(row) for _, row in table.iterrows()]
     taken = [
-        (left - _PHONE_MARK, right + _PHONE_MARK, y - _PHONE_MARK, y + _PHONE_MARK)
-        for (left, right), y in zip(ends, heights, strict=True)
+        (left - radius, right + radius, y - radius, y + radius)
+        for (left, right), y, radius in zip(ends, heights, radii, strict=True)
     ]
     places = [(0.0, low, False, 0.0, 0.0)] * len(table)
     raw = [at for at, ticks in enumerate(table["ticks"]) if ticks == "raw"]
     for at in sorted(raw, key=lambda at: -heights[at]):
         width = min(_PHONE_CHAR * _num_chars(table.iloc[at]), 1.0)
-        (left, right), y = ends[at], heights[at]
-        beside = (right + _PHONE_GAP, left - _PHONE_GAP - width)
+        (left, right), y, gap = ends[at], heights[at], radii[at] + _PHONE_GAP
+        beside = (right + gap, left - gap - width)
         starts = np.array([*beside, *np.linspace(0, 1 - width, 25)])
         levels = np.concatenate(([y], np.arange(0.03, 1.0, _PHONE_HEIGHT / 2)))
         start, level = (grid.ravel() for grid in np.meshgrid(starts, levels))
-        away = np.maximum(0, np.maximum(start - beside[0], left - _PHONE_GAP - start - width))
+        away = np.maximum(0, np.maximum(start - beside[0], left - gap - start - width))
         cost = away + 1.5 * np.abs(level - y)
         free = (start >= 0) & (start + width <= 1.0)
         for begin, end, bottom, roof in taken:

@@ -80,12 +80,16 @@ def main_picture(tables: Tables) -> alt.LayerChart:
         alt.Tooltip("num_refused:Q", format=",", title="fleet.axis.num_refused"),
         alt.Tooltip("goodput:Q", format=".1%", title="fleet.axis.goodput"),
     ]
+    wide = (
+        "(datum.peak_to_mean > 4 && !datum.label_left ? '\u2003\u2002' : '')"
+        " + (datum.peak_to_mean > 4 && datum.refused_share > 0 ? '\u2003' : '') + "
+    )
     words = (
-        "(datum.peak_to_mean > 4 && !datum.label_left ? '\u2003\u2002' : '') + datum.router_text"
+        "datum.router_text"
         " + (datum.off_scale ? ': ' + format(datum.p95_s, ',.0f') + ' s' : '')"
         " + (datum.refused_share > 0 ? ' (−' + datum.refused_text + ')' : '')"
     )
-    named = raw.transform_calculate(words=words)
+    named = raw.transform_calculate(words=wide + words, narrow_words=words)
     layers: list[alt.Chart] = []
     if (table["ticks"] == "spread").any():
         layers += [
@@ -168,7 +172,7 @@ def _leader(raw: alt.Chart, which: str, opacity: str) -> alt.Chart:
 def _narrow_names(named: alt.Chart, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     """The same names where a phone has room for them."""
     mark = alt.MarkDef("text", align="left", fontSize=11, opacity=alt.ExprRef(f"{_PHONE} ? 1 : 0"))
-    return _bold_when_chosen(named.encode(x, y, alt.Text("words:N")), mark)
+    return _bold_when_chosen(named.encode(x, y, alt.Text("narrow_words:N")), mark)
 
 
 def _names(named: alt.Chart, x: alt.X, y: alt.Y) -> list[alt.Chart]:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from k3core.capacity.memory import RequestMemory
 from k3core.capacity.presets import get_preset
-from k3core.errors import require
+from k3core.errors import require_count
 from k3core.fleet.cost import PrefillCost
 from k3core.prefix_cache import retained_boundaries
 
@@ -73,7 +73,7 @@ def cost(
         K3Error: unknown model, a length below 1, or a degree that does not divide the heads.
     """
     for name, value in (("prefix_len", prefix_len), ("new_len", new_len)):
-        require(value >= 1, f"{name}={value} must be at least 1")
+        require_count(name, value, 1)
     preset = get_preset(model)
     per_unit = PrefillCost.from_preset(preset, peak_flops_per_s=1.0, efficiency=1.0)
     active = float(preset.active_params or 0)

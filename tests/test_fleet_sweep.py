@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pandas as pd
 import pytest
@@ -90,10 +91,14 @@ def test_a_bad_trace_is_named_before_any_run():
         fleet.sweep([fleet.Scenario()], b"{broken\n")
 
 
-def test_the_sweep_command_runs_on_a_dask_cluster_with_two_workers(trace, tmp_path, capsys):
+def test_the_sweep_command_runs_on_a_dask_cluster_with_two_workers(
+    trace, tmp_path, capsys, monkeypatch
+):
     """The same table as on this machine alone."""
     from distributed import LocalCluster
 
+    # A page under test leaves itself as the main module, which new processes would run again.
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
     args = ["sweep", str(trace), "--router", "session,least-loaded", "--clusters", "2,3", "--quiet"]
     env = {"PYTHONPATH": str(ROOT), **os.environ}
     with LocalCluster(

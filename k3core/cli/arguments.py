@@ -6,7 +6,6 @@ import argparse
 import json
 from typing import Any
 
-MAX_CLUSTERS = 4096  # each puts 160 points on the ring
 MAX_SEED = 2**32 - 1  # fits every generator, also after the checks add to it
 
 
@@ -31,10 +30,6 @@ def positive(text: str) -> int:
 
 def count(text: str) -> int:
     return integer(text, 0)
-
-
-def cluster_count(text: str) -> int:
-    return integer(text, 1, MAX_CLUSTERS)
 
 
 def seed(text: str) -> int:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from k3core.cli.arguments import (
-    cluster_count,
     failure,
     list_of,
     pair,
@@ -26,7 +25,7 @@ def add_commands(commands: Any) -> None:
     add = replay.add_argument
     add(
         "--clusters",
-        type=cluster_count,
+        type=positive,
         default=8,
         help="number of clusters (default: %(default)s)",
     )

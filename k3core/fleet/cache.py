@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from k3core.errors import CacheError, require, require_count, require_type, shown
+from k3core.errors import CacheError, K3Error, require, require_count, require_type, shown
 from k3core.prefix_cache.retention import Retention, surplus_boundaries
 
 BLOCK_LEN = 512
@@ -91,7 +91,10 @@ def kept_depths(policy: Retention, num_tokens: int, matched: int) -> list[int]:
 def check_cache(capacity_blocks: int | None, checkpoint_blocks: int) -> None:
     """Raise CacheError for a size that no cache can have."""
     if capacity_blocks is not None:
-        require_count("capacity_blocks", capacity_blocks, error=CacheError)
+        try:
+            require_count("capacity_blocks", capacity_blocks)
+        except K3Error as error:
+            raise CacheError(f"{error}, or None for no limit") from None
     require_count("checkpoint_blocks", checkpoint_blocks, error=CacheError)
 
 

@@ -34,14 +34,13 @@ from k3core.fleet.decode_stage import DecodeStage
 from k3core.fleet.event_loop import EventLoop
 from k3core.fleet.failures import NEVER, Failure, checked_failures
 from k3core.fleet.result import FleetResult
-from k3core.fleet.ring import MAX_VNODES
+from k3core.fleet.ring import MAX_CLUSTERS, MAX_VNODES
 from k3core.fleet.router import router_class
 from k3core.fleet.router_base import RouterSettings
 from k3core.fleet.workload import CLASS_NAMES, Workload
 from k3core.prefix_cache.retention import Retention
 
 DEFAULT_VNODES = 160
-MAX_CLUSTERS = 4096
 ADMISSION_BY = ("class", "total", "uncached")
 CLASS_BY = ("total", "uncached")
 

@@ -13,10 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from k3core.errors import require_count, require_number
-from k3core.fleet.ring import MAX_VNODES
+from k3core.fleet.ring import MAX_CLUSTERS, MAX_VNODES
 
 NUM_DRAWS = 20_000
-MAX_CLUSTERS = 4096
 _SEED = 5430  # of the draws behind the bands: they are the same in every run
 
 

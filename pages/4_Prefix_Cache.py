@@ -214,7 +214,8 @@ def draw_player() -> None:
     name = page.choice("player_scenario", (*studies.SCENARIOS, studies.OWN))
     own = ""
     if name == studies.OWN:
-        own = page.body_controls(ui.TextBox("player_own", studies.TEXTS["branch"])).player_own
+        usual, example = (studies.TEXTS[name] for name in ("branch", "evict"))
+        own = page.body_controls(ui.TextBox("player_own", usual, example=example)).player_own
     script = page.study(studies.script, scenario=name, own=own)
     last = len(script.steps)
     at = page.body_controls(

@@ -14,13 +14,13 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from k3core import i18n
-from k3core.ui.controls import Choice, Control, Steps, Toggle, resolve
+from k3core.ui.controls import Choice, Control, Steps, TextBox, Toggle, resolve
 from k3core.ui.form import Form
 from k3core.ui.navigation import PAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 PATHS = ["Home.py", *sorted(f"pages/{path.name}" for path in (ROOT / "pages").glob("*.py"))]
-WIDGETS = ("slider", "select_slider", "selectbox", "radio", "toggle", "number_input")
+WIDGETS = ("slider", "select_slider", "selectbox", "radio", "toggle", "number_input", "text_area")
 NUMBERS = ("metric", "dataframe", "vega_lite_chart")
 CLOCK = "cpu_"  # columns of this name hold seconds or milliseconds that passed on this machine
 MISSING_TEXT = "⟦"
@@ -43,6 +43,8 @@ class Drawn:
         elif isinstance(self.spec, Steps):
             options = list(resolve(self.spec.options, self.values))
             places = [options[0], options[-1]]
+        elif isinstance(self.spec, TextBox):
+            places = [self.spec.example]
         else:
             places = [resolve(self.spec.low, self.values), resolve(self.spec.high, self.values)]
         return [place for place in places if place != self.value]
@@ -119,12 +121,13 @@ def content(proto: Any) -> bytes:
 
 
 def timeless(data: bytes) -> bytes:
-    """An Arrow table without the columns that hold readings of a clock."""
-    if CLOCK.encode() not in data:
-        return data
+    """The values of an Arrow table without the columns that hold readings of a clock.
+
+    Values, not bytes: a table from the cache has tighter buffers than one that was just made.
+    """
     table = pa.ipc.open_stream(data).read_all()
     clocks = [name for name in table.column_names if name.startswith(CLOCK)]
-    return arrow_bytes(table.drop_columns(clocks).replace_schema_metadata())
+    return repr(table.drop_columns(clocks).to_pydict()).encode()
 
 
 def arrow_bytes(table: pa.Table) -> bytes:

@@ -189,8 +189,9 @@ class Number(Control):
 
 @dataclass(frozen=True)
 class TextBox(Control):
-    """A short text that the reader types, such as a list of operations."""
+    """A short text that the reader types, such as a list of operations; empty, it shows another."""
 
+    example: str = ""
     max_chars: int = 400
 
     def parse(self, raw: str, values: Values) -> Any:
@@ -200,5 +201,10 @@ class TextBox(Control):
 
     def draw(self, label: str, help_text: str | None, option_text: Text, values: Values) -> Any:
         return st.text_area(
-            label, key=self.key, help=help_text, max_chars=self.max_chars, height="content"
+            label,
+            key=self.key,
+            help=help_text,
+            placeholder=self.example,
+            max_chars=self.max_chars,
+            height="content",
         )

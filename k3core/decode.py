@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from k3core import kda
-from k3core.checks import require_count, require_float, require_shape
+from k3core.checks import require_count, require_float, require_not_empty, require_shape
 from k3core.dtypes import dtype_bytes
 from k3core.errors import require
 from k3core.kda import KDAState
@@ -60,11 +60,13 @@ class DraftProjections:
             "beta": (draft, batch, num_heads),
             "conv_inputs": (draft, batch, num_heads * (2 * dk + dv)),
         }
+        require_not_empty("k", self.k, 1, 2, 3)
         for name, x in self.tensors().items():
             shape = tuple(x.shape)
             if name != "k":
                 allowed = str(wanted[name]).replace("-1", "V")
                 require(shape == wanted[name], f"{name} has shape {shape}; allowed: {allowed}")
+        require_not_empty("v", self.v, -1)
 
     @classmethod
     def from_sequences(
@@ -82,6 +84,8 @@ class DraftProjections:
             ("beta", beta, 3),
             ("conv_inputs", conv_inputs, 3),
         ):
+            if x is not None or name != "conv_inputs":
+                require_float(name, x)
             require(
                 x is None or x.dim() == dims,
                 f"{name} has shape {None if x is None else tuple(x.shape)}; "
@@ -109,7 +113,10 @@ class DraftProjections:
 
     def __getitem__(self, index: slice) -> DraftProjections:
         """A run of drafts, as views: ``projections[:n]``."""
-        require(isinstance(index, slice), f"index={index!r} must be a slice such as [:n]")
+        require(
+            isinstance(index, slice) and index.step in (None, 1),
+            f"index={index!r} must be a slice of consecutive drafts such as [:n]",
+        )
         return DraftProjections(**{name: x[index] for name, x in self.tensors().items()})
 
     @property

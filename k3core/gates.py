@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from k3core.checks import compute_dtype, require_float, require_shape
-from k3core.errors import require
+from k3core.errors import require, require_number
 
 SOFTPLUS_THRESHOLD = 20.0
 """Above this input softplus is the identity."""
@@ -63,8 +63,8 @@ def kda_gate(
         K3Error: wrong shape or dtype, or ``lower_bound`` is not a negative finite number.
     """
     require(
-        -float("inf") < lower_bound < 0.0,
-        f"lower_bound={lower_bound} must be a negative finite log-decay",
+        isinstance(lower_bound, (int, float)) and -float("inf") < lower_bound < 0.0,
+        f"lower_bound={lower_bound!r} must be a negative finite log-decay",
     )
     return lower_bound * sigmoid(_biased(f, dt_bias, a_log) * _slope(f, a_log, dt_bias))
 
@@ -124,7 +124,7 @@ def l2_normalize(x: Tensor, eps: float = 1e-6) -> Tensor:
         K3Error: `x` is not a float tensor, or `eps` is not positive.
     """
     require_float("x", x)
-    require(eps > 0.0, f"eps={eps} must be > 0")
+    require_number("eps", eps, above=0)
     wide = x.to(compute_dtype(x))
     return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + eps)).to(x.dtype)
 

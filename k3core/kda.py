@@ -22,7 +22,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from k3core.checks import compute_dtype, require_count, require_float, require_shape
+from k3core.checks import (
+    compute_dtype,
+    require_count,
+    require_float,
+    require_not_empty,
+    require_shape,
+    wants_gradient,
+)
 from k3core.chunked import run_chunks
 from k3core.errors import require
 from k3core.gates import kda_gate, l2_normalize, normalize_qk, sigmoid, silu, softplus_gate
@@ -329,11 +336,6 @@ def kda_chunk(
     return out.view(v.shape), new.to(state.dtype).view(state.shape)
 
 
-def wants_gradient(*tensors: Tensor) -> bool:
-    """Whether a result of these tensors would be differentiated."""
-    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-
-
 def _initial_state(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor | None
 ) -> Tensor:
@@ -369,6 +371,8 @@ def _check_inputs(
         f"v has shape {tuple(v.shape)}; allowed: {lead + ('V',)}",
     )
     require_shape("beta", beta, lead)
+    require_not_empty("k", k, 0, 1, -1)
+    require_not_empty("v", v, -1)
     if state is not None:
         require_float("state", state)
         require_shape("state", state, (k.shape[0], k.shape[1], k.shape[-1], v.shape[-1]))

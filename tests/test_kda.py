@@ -263,6 +263,22 @@ def test_integer_tensor_is_refused(function):
         function(q, k, v.long(), g, beta)
 
 
+@pytest.mark.parametrize("function", [kda.kda_recurrent, kda.kda_chunk])
+@pytest.mark.parametrize("sizes", [(0, 2, 4, 3), (1, 0, 4, 3), (1, 2, 0, 3), (1, 2, 4, 0)])
+def test_no_axis_but_the_tokens_may_be_empty(function, sizes):
+    batch, num_heads, dk, dv = sizes
+    keys, rows = torch.zeros(batch, num_heads, 3, dk), torch.zeros(batch, num_heads, 3, dv)
+    with pytest.raises(K3Error, match="allowed: no axis 0"):
+        function(keys, keys, rows, keys, torch.zeros(batch, num_heads, 3))
+
+
+@pytest.mark.parametrize("function", [kda.kda_recurrent, kda.kda_chunk])
+def test_a_format_that_only_stores_is_refused(function):
+    state = make_state().to(torch.float8_e4m3fn)
+    with pytest.raises(K3Error, match=r"state has dtype torch\.float8_e4m3fn; allowed: float16"):
+        function(*make_sequences(3), state)
+
+
 @pytest.mark.parametrize("chunk_size", [0, -1, 2.0, True])
 def test_chunk_size_must_be_a_positive_integer(chunk_size):
     with pytest.raises(K3Error, match="chunk_size="):

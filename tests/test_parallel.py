@@ -20,6 +20,7 @@ from k3core.parallel import (
     scan_tree,
     transition_and_offset,
 )
+from tests.helpers import make_sequences
 
 volume = KDAContextParallel.communication_volume
 
@@ -368,3 +369,16 @@ def test_a_state_of_another_shape_is_refused():
 def test_volume_refuses_sizes_below_one():
     with pytest.raises(K3Error, match="dk=0"):
         volume(1, 1, 0, 1, world=2)
+
+
+def test_a_wanted_gradient_is_refused_because_messages_carry_none():
+    q, k, v, g, beta = make_sequences(6, 1, 2, 4, 3)
+    ranks = KDAContextParallel(2)
+    k.requires_grad_()
+    with pytest.raises(K3Error, match="requires_grad"):
+        ranks.prefill(q, k, v, g, beta)
+    with torch.no_grad():
+        assert ranks.prefill(q, k, v, g, beta).outputs.shape == v.shape
+    rows = torch.randn(1, 6, 5, requires_grad=True)
+    with pytest.raises(K3Error, match="requires_grad"):
+        ranks.short_convolution(rows, torch.randn(5, 3))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from k3core import kda
-from k3core.checks import compute_dtype, require_float, require_shape
+from k3core.checks import compute_dtype, require_float, require_shape, wants_gradient
 from k3core.errors import require, require_count, require_counts, shown
 from k3core.parallel import affine
 from k3core.parallel.affine import AffineMap
@@ -121,13 +121,15 @@ class KDAContextParallel:
             rank_lens: tokens of each rank, >= 0; None splits evenly.
 
         Raises:
-            K3Error: a shape does not fit or lengths do not add up to T.
+            K3Error: a shape does not fit, lengths do not add up to T, or a gradient is wanted: the
+                messages between ranks are bytes, which carry none.
         """
         affine.require_sequences(k, v, g, beta)
         require_float("q", q)
         require_shape("q", q, tuple(k.shape))
         layout = self.layout(v.shape[2], document_lens, rank_lens)
         state = _initial_state(k, v, state, compute_dtype(q, k, v, g, beta))
+        _require_no_gradient(q, k, v, g, beta, state)
         dtype = compute_dtype(q, k, v, g, beta, state)
 
         messages = []
@@ -204,6 +206,7 @@ class KDAContextParallel:
         window = blank if window is None else window
         require_float("window", window)
         require_shape("window", window, tuple(blank.shape))
+        _require_no_gradient(x, weight, window)
         messages = [
             to_bytes(x[:, max(start, end - halo) : end]) for start, end in layout.rank_bounds
         ]
@@ -233,6 +236,14 @@ class KDAContextParallel:
             for rank, (start, end) in enumerate(layout.rank_bounds)
         )
         return ConvolutionResult(torch.cat(outputs, dim=1), last_window, traffic)
+
+
+def _require_no_gradient(*tensors: Tensor | None) -> None:
+    require(
+        not wants_gradient(*tensors),
+        "an argument has requires_grad=True, and messages between ranks carry no gradient; "
+        "allowed: detached tensors, or any under torch.no_grad()",
+    )
 
 
 def to_bytes(x: Tensor) -> Tensor:

@@ -95,7 +95,7 @@ def main_picture(tables: Tables) -> alt.LayerChart:
             tooltip=tooltip(),
         )
     )
-    font_size = alt.ExprRef("width < 300 ? 8 : 11")
+    font_size = alt.ExprRef("width < 300 ? 10 : 11")
     filled = (
         base.transform_filter("datum.status == 'caught' || datum.status == 'broken'")
         .mark_text(color=style.INK, fontWeight="bold", fontSize=font_size)

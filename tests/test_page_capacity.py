@@ -113,7 +113,7 @@ def test_faults_that_bite_are_listed_with_their_source():
     words = " ".join(texts(open_page(pool_rule="blocks", mean_tokens="1024", drafter_layers="5")))
     assert "Prompts of 1,024 tokens never hit" in words
     assert "The drafter pads the groups" in words
-    assert "26.1 %" in words
+    assert "26.1\u00a0%" in words
     assert "vLLM Ascend #14314" in words
 
 

@@ -105,6 +105,8 @@ run = page.study(
     keep=v.pool_keep,
     scrub=v.pool_scrub,
 )
+stale = None if v.pool_scrub else page.study(studies.stale_bytes, **sizes)
+outputs = stale.wrong_outputs if stale else {}
 top = st.container()
 head = page.body_controls(ui.Slider("pool_step", 13, "", low=0, high=run.num_steps - 1))
 now = run.at(head.pool_step)
@@ -132,7 +134,9 @@ with top:
             "leaked",
             bytes_text(run.stale_bytes),
             "live",
-            page.t("unit.changes", count=run.num_retyped),
+            page.t("unit.wrong", **outputs)
+            if outputs
+            else page.t("unit.changes", count=run.num_retyped),
         ),
     )
 page.main(
@@ -144,6 +148,7 @@ page.main(
     page=bytes_text(run.sizes.page_bytes),
     written=bytes_text(run.bytes_written),
     wrong=run.num_wrong,
+    next_owner=page.t("main.next_owner", **outputs) if outputs else "",
 )
 
 memory = run.sizes.memory
@@ -183,6 +188,9 @@ def draw_sizes() -> None:
         mla=count_text(length.num_mla_pages),
         kda=count_text(length.num_kda_pages),
         length=count_text(v.pool_seq_len),
+        layers=v.pool_kda_layers,
+        mla_drawn=count_text(length.num_drawn("mla")),
+        kda_drawn=count_text(length.num_drawn("kda")),
         model=page.t(f"option.{v.model}"),
         tp=v.tp,
     )
@@ -231,8 +239,22 @@ def draw_sizes() -> None:
     )
 
 
+def draw_stale(found: studies.StaleStudy) -> None:
+    """What a page that changes kind hands to its next owner."""
+    page.section(
+        "stale",
+        figures.stale_pictures(found.tables),
+        tables=data(found.tables),
+        written=found.num_written,
+        state=count_text(found.found("rows_to_state", "unscrubbed", "wrong_values")),
+        **found.wrong_outputs,
+    )
+
+
 def draw_life() -> None:
     """Who leaves next, who copies, where free pages are stranded, what a page leaves behind."""
+    if stale:  # the fault that the reader switched on
+        draw_stale(stale)
     leaving = run.tables["evictions"]
     page.section(
         "order",
@@ -288,16 +310,8 @@ def draw_life() -> None:
         wrong=forked.num_wrong,
         tokens=count_text(forked.num_tokens),
     )
-    stale = page.study(studies.stale_bytes, **sizes)
-    page.section(
-        "stale",
-        figures.stale_pictures(stale.tables),
-        tables=data(stale.tables),
-        written=stale.num_written,
-        wrong=count_text(stale.found("state_to_rows", "unscrubbed", "wrong_values")),
-        read=count_text(stale.found("state_to_rows", "unscrubbed", "read")),
-        state=count_text(stale.found("rows_to_state", "unscrubbed", "wrong_values")),
-    )
+    if not stale:
+        draw_stale(page.study(studies.stale_bytes, **sizes))
 
 
 {"sizes": draw_sizes, "life": draw_life}[scene]()

@@ -86,3 +86,13 @@ def test_a_bad_link_falls_back_with_a_note(usual, key, raw):
     app = open_page(**{key: raw})
     assert raw in app.warning[0].value
     assert shown(app)[0] == usual["sizes"][0]
+
+
+def test_with_scrubbing_off_the_first_screen_says_what_the_next_owner_gets_wrong():
+    app = open_page(pool_scene="life", pool_scrub="0")
+    assert not app.exception
+    wrong = app.metric[3].delta.removesuffix(" outputs wrong")
+    assert wrong.count(" of ") == 1
+    assert not wrong.startswith("0 ")
+    assert any(f"{wrong} attention outputs wrong" in caption.value for caption in app.caption)
+    assert wrong in app.subheader[0].value

@@ -45,6 +45,11 @@ class LengthStudy:
         """KDA pages of all layers at any length."""
         return self.kda_pages_per_layer * self.sizes.memory.model.num_kda_layers
 
+    def num_drawn(self, kind: str) -> int:
+        """Pages of ``mla`` or ``kda`` in ``phases``: one MLA layer, the run's KDA layers."""
+        phases = self.tables["phases"]
+        return int(((phases["phase"] == "allocated") & (phases["kind"] == kind)).sum())
+
 
 def lengths(
     kda_layers: int = 3,

@@ -13,6 +13,7 @@ from k3core.paged_cache.pool import PagePool
 from k3core.paged_cache.stats import PageKind
 from k3core.studies.paged_cache.sizes import TORCH_DTYPES, RequestSizes, SizeOptions, request_sizes
 from k3core.studies.paged_cache.watched import stale_content
+from k3core.units import count_text
 
 
 class _UnscrubbedPool(PagePool):
@@ -38,6 +39,15 @@ class StaleStudy:
         readers = self.tables["readers"]
         row = readers[(readers["direction"] == direction) & (readers["pool"] == pool)]
         return float(row[column].iloc[0])
+
+    @property
+    def wrong_outputs(self) -> dict[str, str]:
+        """Attention outputs over a former state page, wrong of all read, without scrubbing."""
+        names = {"wrong": "wrong_values", "read": "read"}
+        return {
+            name: count_text(self.found("state_to_rows", "unscrubbed", column))
+            for name, column in names.items()
+        }
 
 
 def stale_bytes(

@@ -222,3 +222,109 @@ def test_types_per_layer_say_the_same_as_the_lists_or_stand_for_them(lists):
 def test_types_per_layer_that_contradict_the_lists_are_refused():
     with pytest.raises(ConfigError, match="different layers"):
         parse_config(_glm_with_types(wrong=True))
+
+
+def _changed(code, inner=None, **fields):
+    """A public file with other fields; DROP removes one, ``inner`` goes into the KDA section."""
+    config = copy.deepcopy(PUBLIC[code])
+    text = config.get("text_config", config)
+    text |= fields
+    if inner:
+        text["linear_attn_config"] |= inner
+    for values in (text, text["linear_attn_config"] if inner else {}):
+        for name in [name for name, value in values.items() if value is DROP]:
+            del values[name]
+    return config
+
+
+DROP = object()
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "message"),
+    [
+        ("ling-3.0-flash", {"architectures": 5, "kda_lower_bound": None}, "architectures=5"),
+        ("kimi-linear-48b", {"architectures": [5]}, r"architectures=\[5\]"),
+        ("kimi-linear-48b", {"linear_attn_config": 5}, "linear_attn_config=5"),
+        ("kimi-k3", {"quantization_config": "fp8"}, "quantization_config='fp8'"),
+        ("ling-3.0-flash", {"no_kda_lora": "false"}, "no_kda_lora='false'"),
+        ("ling-3.0-flash", {"no_kda_lora": 1}, "no_kda_lora=1"),
+        ("nemotron-3-super", {"hybrid_override_pattern": 5}, "hybrid_override_pattern=5"),
+        ("nemotron-3-super", {"mamba_ssm_cache_dtype": 5}, "mamba_ssm_cache_dtype=5"),
+        ("qwen3-next", {"layer_types": 5}, "layer_types=5"),
+    ],
+)
+def test_a_field_of_another_type_is_refused_by_name(code, fields, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_config(json.dumps(_changed(code, **fields)))
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("kimi-k3", "qk_rope_head_dim"), ("kimi-k3", "hidden_size"),
+        ("kimi-k3", "num_attention_heads"), ("ling-3.0-flash", "short_conv_kernel_size"),
+        ("qwen3-next", "linear_conv_kernel_dim"), ("qwen3-next", "num_key_value_heads"),
+        ("qwen3-next", "head_dim"), ("nemotron-3-super", "hidden_size"),
+    ],
+)  # fmt: skip
+def test_a_missing_size_is_named_and_never_guessed(code, name):
+    with pytest.raises(ConfigError, match=f"lacks {name}"):
+        parse_config(_changed(code, **{name: DROP}))
+
+
+def test_a_missing_size_of_the_linear_layers_is_named():
+    with pytest.raises(ConfigError, match=r"lacks linear_attn_config\.short_conv_kernel_size"):
+        parse_config(_changed("kimi-k3", inner={"short_conv_kernel_size": DROP}))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (_changed("kimi-k3", inner={"v_head_dim": 64}), "v_head_dim=64 differs from head_dim=128"),
+        (_changed("nemotron-3-super", mamba_num_groups=4), "n_groups=8 and mamba_num_groups=4"),
+        (_changed("qwen3.5-397b", full_attention_interval=5), "full_attention_interval=5"),
+        (PUBLIC["kimi-k3"] | {"num_hidden_layers": 92}, "num_hidden_layers=92 at the top"),
+        (PUBLIC["kimi-k3"] | {"llm_config": {}}, "two text models"),
+        (_changed("nemotron-3-super", layers_block_type=["mamba"] * 88), "different layers"),
+        (_changed("kimi-k3", num_mtp_layers=3), "num_nextn_predict_layers=0 and num_mtp_layers=3"),
+    ],
+)
+def test_fields_that_contradict_each_other_are_refused(config, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_config(config)
+
+
+def test_a_field_that_is_given_twice_is_refused():
+    with pytest.raises(ConfigError, match="names 'num_hidden_layers' twice"):
+        parse_config('{"num_hidden_layers": 27, "num_hidden_layers": 28}')
+
+
+def test_a_number_without_end_is_refused_by_name():
+    text = json.dumps(KIMI_K3).replace('"num_heads": 96', '"num_heads": ' + "9" * 5000)
+    with pytest.raises(ConfigError, match=r"num_heads=9.* has 5000 digits"):
+        parse_config(text)
+
+
+def test_half_a_surrogate_pair_is_refused():
+    with pytest.raises(ConfigError, match="surrogate"):
+        parse_config(json.dumps(_changed("kimi-linear-48b", _name_or_path="\ud800")))
+
+
+@pytest.mark.parametrize(
+    ("fields", "note"),
+    [
+        ({"use_sliding_window": True}, "sliding-window"),
+        ({"sliding_window": 4096}, "sliding-window"),
+        ({"quantization_config": {"kv_cache_scheme": {"num_bits": 8}}}, "kv-cache-scheme"),
+        ({"num_mtp_layers": 3}, "drafter-layers"),
+    ],
+)
+def test_what_changes_the_cache_is_noted(fields, note):
+    assert parse_config(_changed("qwen3-next", **fields)).notes == (note,)
+    quiet = {"use_sliding_window": False, "sliding_window": 4096, "num_mtp_layers": 0}
+    assert parse_config(_changed("qwen3-next", **quiet)).notes == ()
+
+
+def test_a_field_without_a_value_is_not_reported():
+    assert parse_config(_changed("kimi-k3", new_field=None)).unknown == ()

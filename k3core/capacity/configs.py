@@ -8,23 +8,20 @@ cache nor is known to be harmless is reported.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from k3core.capacity.config_fields import HARMLESS
+from k3core.capacity.config_fields import HARMLESS, HARMLESS_LINEAR, Fields
+from k3core.capacity.config_json import MAX_CONFIG_CHARS, ConfigError, load_json
 from k3core.capacity.hybrids import layer_ids
-from k3core.capacity.model import MAX_LAYERS, MAX_SIZE, ModelPreset
-from k3core.errors import CapacityError, require, require_count, require_type
+from k3core.capacity.model import MAX_LAYERS, ModelPreset
+from k3core.errors import require, require_count, require_type, shown
 
-MAX_CONFIG_CHARS = 2_000_000
+__all__ = ["MAX_CONFIG_CHARS", "ConfigError", "ParsedConfig", "check_layers", "parse_config"]
+
 _NESTED = ("text_config", "llm_config", "language_config")
-
-
-class ConfigError(CapacityError):
-    """A ``config.json`` cannot be read, is of no known family, or contradicts itself."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,7 @@ class ParsedConfig:
         unknown: fields that are neither used nor known to be harmless; nothing was assumed of
             them.
         notes: codes of what a reader should know: ``drafter-layers``, ``indexer-keys``,
-            ``state-dtype``.
+            ``state-dtype``, ``sliding-window``, ``kv-cache-scheme``.
         drafter_layers: layers of a multi-token-prediction head that the file names.
         state_dtype: format of the recurrent state that the file names, or an empty string.
     """
@@ -54,38 +51,6 @@ class ParsedConfig:
     state_dtype: str = ""
 
 
-class _Fields:
-    """A config whose read fields are remembered."""
-
-    def __init__(self, values: Mapping[str, Any], where: str = "") -> None:
-        self.values = values
-        self.where = where
-        self.used: dict[str, None] = {}
-
-    def __contains__(self, name: str) -> bool:
-        return self.values.get(name) is not None
-
-    def get(self, name: str, default: Any = None) -> Any:
-        if name not in self:
-            return default
-        self.used[name] = None
-        return self.values[name]
-
-    def size(self, name: str, default: int | None = None, low: int = 1) -> int:
-        """A whole number of at least ``low``."""
-        value = self.get(name, default)
-        require(value is not None, f"the config lacks {self.where}{name}", ConfigError)
-        most = MAX_LAYERS if name == "num_hidden_layers" else MAX_SIZE
-        return require_count(f"{self.where}{name}", value, low, most, ConfigError)
-
-    def one_of(self, *names: str) -> int:
-        """The first of several names for one size."""
-        for name in names:
-            if name in self:
-                return self.size(name)
-        raise ConfigError(f"the config lacks {self.where}{' / '.join(names)}")
-
-
 def parse_config(text: str | Mapping[str, Any]) -> ParsedConfig:
     """Recognise a model.
 
@@ -93,15 +58,14 @@ def parse_config(text: str | Mapping[str, Any]) -> ParsedConfig:
         text: the file's text, or its parsed object.
 
     Raises:
-        ConfigError: no JSON object, no known family, a missing size, or layer lists that name a
-            layer twice, none at all, or one that does not exist.
+        ConfigError: no JSON object, no known family, a missing size, a field of another type,
+            fields that contradict each other, or layer lists that name a layer twice, none at
+            all, or one that does not exist.
     """
-    config = _load(text) if isinstance(text, str) else text
+    config = load_json(text, "the config") if isinstance(text, str) else text
     require(isinstance(config, Mapping), "the config is no JSON object", ConfigError)
-    inner = next((config[name] for name in _NESTED if isinstance(config.get(name), Mapping)), None)
-    top = {k: v for k, v in config.items() if k not in _NESTED}
-    fields = _Fields({**top, **(inner or {})})
-    if isinstance(fields.values.get("linear_attn_config"), Mapping):
+    fields = _text_model(config)
+    if "linear_attn_config" in fields:
         return _kda_lists(fields)
     if "layer_group_size" in fields:
         return _kda_groups(fields)
@@ -110,22 +74,28 @@ def parse_config(text: str | Mapping[str, Any]) -> ParsedConfig:
     if "hybrid_override_pattern" in fields or "mamba_num_heads" in fields:
         return _mamba2(fields)
     raise ConfigError(
-        f"model_type={config.get('model_type')!r} is no known hybrid: expected linear_attn_config "
-        "(KDA), layer_group_size with KDA fields (Ling 3.0), linear_num_value_heads (Gated "
-        "DeltaNet) or mamba_num_heads (Mamba-2); a model without linear layers has no state to plan"
+        f"model_type={shown(config.get('model_type'))} is no known hybrid: expected "
+        "linear_attn_config (KDA), layer_group_size with KDA fields (Ling 3.0), "
+        "linear_num_value_heads (Gated DeltaNet) or mamba_num_heads (Mamba-2); a model without "
+        "linear layers has no state to plan"
     )
 
 
-def _load(text: str) -> Any:
-    require(
-        len(text) <= MAX_CONFIG_CHARS,
-        f"the config has {len(text)} characters; at most {MAX_CONFIG_CHARS} are read",
-        ConfigError,
-    )
-    try:
-        return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ConfigError(f"the config is no JSON: {error}") from None
+def _text_model(config: Mapping[str, Any]) -> Fields:
+    """The fields of the text model, with those around it where it has none of its own."""
+    nested = {name: config[name] for name in _NESTED if config.get(name) is not None}
+    require(len(nested) <= 1, f"{' and '.join(nested)} describe two text models", ConfigError)
+    inner: dict[str, Any] = {}
+    for name, value in nested.items():
+        require(
+            isinstance(value, Mapping),
+            f"{name}={shown(value)} must be a JSON object",
+            ConfigError,
+        )
+        inner = {k: v for k, v in value.items() if v is not None}
+    top = {k: v for k, v in config.items() if k not in _NESTED}
+    torn = {k: top[k] for k, v in inner.items() if top.get(k) is not None and top[k] != v}
+    return Fields({**top, **inner}, torn=torn)
 
 
 def check_layers(
@@ -166,27 +136,22 @@ def check_layers(
     return base, {name: tuple(sorted(i - base + 1 for i in ids)) for name, ids in lists.items()}
 
 
-def _few(numbers: list[int]) -> str:
-    shown = ", ".join(map(str, numbers[:8]))
-    return shown if len(numbers) <= 8 else f"{shown} and {len(numbers) - 8} more"
-
-
-def _list(fields: _Fields, name: str) -> list[Any]:
-    value = fields.get(name)
-    require(isinstance(value, list), f"{fields.where}{name} must be a list", ConfigError)
-    return list(value)
+def _few(entries: Iterable[object]) -> str:
+    found = [str(entry) if isinstance(entry, int) else shown(entry) for entry in entries]
+    text = ", ".join(found[:8])
+    return text if len(found) <= 8 else f"{text} and {len(found) - 8} more"
 
 
 _ATTENTION_TYPES = ("full_attention", "deepseek_sparse_attention")
 
 
-def _attention_places(fields: _Fields, num_layers: int) -> tuple[int, ...] | None:
+def _attention_places(fields: Fields, num_layers: int) -> tuple[int, ...] | None:
     """1-based places of the attention layers in ``layer_types``; None where the file has none."""
     if "layer_types" not in fields:
         return None
-    types = [str(name) for name in _list(fields, "layer_types")]
+    types = [str(name) for name in fields.list("layer_types")]
     strange = sorted(set(types) - {"linear_attention", *_ATTENTION_TYPES})
-    require(not strange, f"layer_types names {', '.join(strange)}", ConfigError)
+    require(not strange, f"layer_types names {_few(strange)}", ConfigError)
     require(
         len(types) == num_layers,
         f"layer_types names {len(types)} layers, num_hidden_layers={num_layers}",
@@ -195,17 +160,17 @@ def _attention_places(fields: _Fields, num_layers: int) -> tuple[int, ...] | Non
     return tuple(place for place, name in enumerate(types, 1) if name in _ATTENTION_TYPES)
 
 
-def _latent(fields: _Fields) -> int:
-    return fields.size("kv_lora_rank") + fields.size("qk_rope_head_dim", 0, low=0)
+def _latent(fields: Fields) -> int:
+    return fields.size("kv_lora_rank") + fields.size("qk_rope_head_dim", low=0)
 
 
-def _kda_lists(fields: _Fields) -> ParsedConfig:
-    linear = _Fields(fields.get("linear_attn_config"), "linear_attn_config.")
+def _kda_lists(fields: Fields) -> ParsedConfig:
+    linear = Fields(fields.section("linear_attn_config"), "linear_attn_config.")
     num_layers = fields.size("num_hidden_layers")
     base, mla_ids = None, _attention_places(fields, num_layers)
     if mla_ids is None or "kda_layers" in linear:
         names = ("kda_layers", "full_attn_layers")
-        base, ids = check_layers({name: _list(linear, name) for name in names}, num_layers)
+        base, ids = check_layers({name: linear.list(name) for name in names}, num_layers)
         require(
             mla_ids in (None, ids["full_attn_layers"]),
             "layer_types and linear_attn_config.full_attn_layers name different layers",
@@ -214,6 +179,13 @@ def _kda_lists(fields: _Fields) -> ParsedConfig:
         mla_ids = ids["full_attn_layers"]
     require(len(mla_ids) < num_layers, "kda_layers is empty: no state to plan", ConfigError)
     head_dim = linear.size("head_dim")
+    value_dim = linear.size("v_head_dim", head_dim)
+    require(
+        value_dim == head_dim,
+        f"linear_attn_config.v_head_dim={value_dim} differs from head_dim={head_dim}: KDA states "
+        "are square",
+        ConfigError,
+    )
     return _finish(
         fields,
         family="kda-lists",
@@ -224,17 +196,17 @@ def _kda_lists(fields: _Fields) -> ParsedConfig:
         num_heads=linear.size("num_heads"),
         dk=head_dim,
         dv=head_dim,
-        conv_width=linear.size("short_conv_kernel_size", 4),
+        conv_width=linear.size("short_conv_kernel_size"),
         mla_latent_dim=_latent(fields),
         gate_low_rank_dim=head_dim,
     )
 
 
-def _kda_groups(fields: _Fields) -> ParsedConfig:
-    architectures = fields.values.get("architectures") or []
+def _kda_groups(fields: Fields) -> ParsedConfig:
+    architectures = _names(fields, "architectures")
     markers = ("kda_lower_bound", "kda_safe_gate", "no_kda_lora")
     is_kda = any(name in fields for name in markers) or any(
-        str(name).startswith("BailingMoeV3") for name in architectures
+        name.startswith("BailingMoeV3") for name in architectures
     )
     require(
         is_kda,
@@ -255,28 +227,30 @@ def _kda_groups(fields: _Fields) -> ParsedConfig:
         num_heads=heads,
         dk=head_dim,
         dv=head_dim,
-        conv_width=fields.size("short_conv_kernel_size", 4),
+        conv_width=fields.size("short_conv_kernel_size"),
         mla_latent_dim=_latent(fields),
-        gate_low_rank_dim=heads * head_dim if fields.get("no_kda_lora") else head_dim,
+        gate_low_rank_dim=heads * head_dim if fields.flag("no_kda_lora") else head_dim,
     )
 
 
-def _full_attention_cache(fields: _Fields) -> dict[str, Any]:
-    heads = fields.size("num_attention_heads")
-    kv_heads = fields.size("num_key_value_heads", heads)
-    if "head_dim" in fields or "attention_head_dim" in fields:
-        width = fields.one_of("head_dim", "attention_head_dim")
-    else:
-        width = fields.size("hidden_size") // heads
+def _full_attention_cache(fields: Fields) -> dict[str, Any]:
+    kv_heads = fields.size("num_key_value_heads")
+    width = fields.one_of("head_dim", "attention_head_dim")
     return {"num_kv_heads": kv_heads, "mla_latent_dim": 2 * kv_heads * width}
 
 
-def _gdn(fields: _Fields) -> ParsedConfig:
+def _gdn(fields: Fields) -> ParsedConfig:
     num_layers = fields.size("num_hidden_layers")
     full = _attention_places(fields, num_layers)
-    if full is None:
+    if full is None or "full_attention_interval" in fields:
         period = fields.size("full_attention_interval")
-        full = tuple(range(period, num_layers + 1, period))
+        regular = tuple(range(period, num_layers + 1, period))
+        require(
+            full in (None, regular),
+            f"layer_types and full_attention_interval={period} name different layers",
+            ConfigError,
+        )
+        full = regular
     return _finish(
         fields,
         family="gdn",
@@ -287,7 +261,7 @@ def _gdn(fields: _Fields) -> ParsedConfig:
         num_key_heads=fields.size("linear_num_key_heads"),
         dk=fields.size("linear_key_head_dim"),
         dv=fields.size("linear_value_head_dim"),
-        conv_width=fields.size("linear_conv_kernel_dim", 4),
+        conv_width=fields.size("linear_conv_kernel_dim"),
         gate_low_rank_dim=1,
         kind="gdn",
         **_full_attention_cache(fields),
@@ -304,17 +278,22 @@ _BLOCK_MARKS = {
 }
 
 
-def _pattern(fields: _Fields) -> str:
+def _pattern(fields: Fields) -> str:
     """One character per layer: M Mamba-2, * attention, E MoE, - MLP."""
-    if isinstance(fields.values.get("hybrid_override_pattern"), str):
-        pattern = str(fields.get("hybrid_override_pattern"))
-    else:
-        types = [str(name) for name in _list(fields, "layers_block_type")]
+    pattern = fields.word("hybrid_override_pattern")
+    if "layers_block_type" in fields or not pattern:
+        types = [str(name) for name in fields.list("layers_block_type")]
         strange = sorted(set(types) - set(_BLOCK_MARKS))
-        require(not strange, f"layers_block_type names {', '.join(strange)}", ConfigError)
-        pattern = "".join(_BLOCK_MARKS[name] for name in types)
+        require(not strange, f"layers_block_type names {_few(strange)}", ConfigError)
+        named = "".join(_BLOCK_MARKS[name] for name in types)
+        require(
+            pattern in ("", named),
+            "hybrid_override_pattern and layers_block_type name different layers",
+            ConfigError,
+        )
+        pattern = named
     strange = sorted(set(pattern) - set("M*E-"))
-    require(not strange, f"hybrid_override_pattern holds {' '.join(strange)}", ConfigError)
+    require(not strange, f"the layer pattern holds {' '.join(strange[:8])}", ConfigError)
     num_layers = fields.size("num_hidden_layers", len(pattern))
     require(
         len(pattern) == num_layers,
@@ -325,7 +304,7 @@ def _pattern(fields: _Fields) -> str:
     return pattern
 
 
-def _mamba2(fields: _Fields) -> ParsedConfig:
+def _mamba2(fields: Fields) -> ParsedConfig:
     pattern = _pattern(fields)
     return _finish(
         fields,
@@ -345,45 +324,61 @@ def _mamba2(fields: _Fields) -> ParsedConfig:
     )
 
 
+_DRAFTERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
+
+
+def _names(fields: Fields, name: str) -> list[str]:
+    found = fields.values.get(name) or []
+    require(
+        isinstance(found, list) and all(isinstance(entry, str) for entry in found),
+        f"{name}={shown(found)} must be a list of text",
+        ConfigError,
+    )
+    return [*found]
+
+
 def _finish(
-    fields: _Fields,
+    fields: Fields,
     family: str,
     index_base: int | None,
-    inner: _Fields | None = None,
+    inner: Fields | None = None,
     **sizes: Any,
 ) -> ParsedConfig:
     require(sizes["mla_layer_ids"], "the config has no attention layer: no cache", ConfigError)
     notes = []
     indexer = fields.size("index_head_dim", 0, low=0)
-    drafter = sum(
-        fields.size(name, 0, low=0)
-        for name in ("num_nextn_predict_layers", "mtp_num_hidden_layers")
-        if name in fields
-    )
+    drafter = fields.one_of(*_DRAFTERS, default=0, low=0)
     if drafter:
         notes.append("drafter-layers")
     if indexer:
         notes.append("indexer-keys")
-    state_dtype = str(fields.get("mamba_ssm_dtype") or fields.get("mamba_ssm_cache_dtype") or "")
+    formats = {w for n in ("mamba_ssm_dtype", "mamba_ssm_cache_dtype") if (w := fields.word(n))}
+    require(len(formats) < 2, "mamba_ssm_dtype and mamba_ssm_cache_dtype differ", ConfigError)
+    state_dtype = "".join(formats)
     if state_dtype:
         notes.append("state-dtype")
+    window = fields.size("sliding_window", 0, low=0)
+    if fields.flag("use_sliding_window") or (window and "use_sliding_window" not in fields):
+        notes.append("sliding-window")
+    if fields.section("quantization_config").get("kv_cache_scheme") is not None:
+        notes.append("kv-cache-scheme")
+    _names(fields, "architectures")
     title = str(fields.values.get("_name_or_path") or fields.values.get("model_type") or family)
     preset = ModelPreset(
         code="custom",
         title=title[:60],
         mla_dtype="bfloat16",
-        hidden_size=fields.size("hidden_size", 1),
-        num_mla_heads=fields.size("num_attention_heads", 1),
+        hidden_size=fields.size("hidden_size"),
+        num_mla_heads=fields.size("num_attention_heads"),
         max_context_len=fields.size("max_position_embeddings", 0, low=0) or None,
         source="a config.json given by the reader",
         indexer_dim=indexer,
         indexer_pool=fields.size("index_kpool", 1),
         **sizes,
     )
-    unknown = [n for n in fields.values if n not in fields.used and n not in HARMLESS]
+    unknown = [n for n in fields.unread if n not in HARMLESS]
     if inner is not None:
-        left = (n for n in inner.values if n not in inner.used and n not in HARMLESS)
-        unknown += [inner.where + n for n in left]
+        unknown += [inner.where + n for n in inner.unread if n not in HARMLESS_LINEAR]
     used = [*fields.used, *(inner.where + n for n in inner.used)] if inner else [*fields.used]
     return ParsedConfig(
         preset=preset,

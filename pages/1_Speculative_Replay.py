@@ -12,7 +12,7 @@ v = page.controls(
     ui.TP,
     ui.STATE_DTYPE,
     ui.MLA_DTYPE,
-    ui.Choice("input_scheme", "low-rank-inputs", "step", options=studies.INPUT_SCHEMES),
+    ui.Choice("input_scheme", "raw-inputs", "step", options=studies.INPUT_SCHEMES),
     ui.DRAFT_LEN,
     ui.ACCEPTED,
     ui.Slider("heads", 2, "toy", low=1, high=16),
@@ -35,10 +35,22 @@ step = page.study(
     dv=v.dv,
     seed=v.seed,
 )
+scheme = page.t(f"label.{v.input_scheme}")
+state_format = page.t(f"option.{v.state_dtype}")
 page.metrics(
-    ui.Metric("snapshots", bytes_text(step.snapshot_total_bytes), "derived"),
-    ui.Metric("inputs", bytes_text(step.input_total_bytes), "derived"),
-    ui.Metric("ratio", f"{step.ratio:.1f} ×", "derived"),
+    ui.Metric(
+        "snapshots",
+        bytes_text(step.snapshot_total_bytes),
+        "derived",
+        page.t("value.state_format", state=state_format),
+    ),
+    ui.Metric("inputs", bytes_text(step.input_total_bytes), "derived", scheme),
+    ui.Metric(
+        "ratio",
+        f"{step.ratio:.1f} ×",
+        "derived",
+        page.t("value.ratio_of", state=state_format, scheme=scheme),
+    ),
     ui.Metric("bits", f"{step.bits_different}", "live"),
 )
 page.main(figures.main_picture(step.tables), step.tables["window"])
@@ -55,6 +67,10 @@ page.section(
     tables={name: step.tables[name] for name in ("tensors", "sizes", "scenarios")},
     snapshots=bytes_text(step.bytes_per_snapshot),
     inputs=bytes_text(step.bytes_per_input),
+    scheme=scheme,
+    state=state_format,
+    ratio=f"{step.element_ratio:.2f}",
+    size=step.inputs_smaller_from,
 )
 page.section(
     "pollution",
@@ -95,6 +111,8 @@ page.section(
     tables=cost.tables,
     ratio=f"{cost.ratio:.2f}",
     byte_ratio=f"{cost.byte_ratio:.2f}",
+    state=state_format,
+    inputs=page.t(f"option.{v.input_dtype}"),
 )
 page.words(
     model=page.t(f"option.{v.model}"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from k3core.studies.decode import consistency, rollback, snapshot_cost
+from k3core.studies.decode import INPUT_SCHEMES, consistency, rollback, snapshot_cost
 
 
 def test_k3_snapshots_of_eight_tokens_are_414_mib():
@@ -12,7 +12,33 @@ def test_k3_snapshots_of_eight_tokens_are_414_mib():
 
 def test_k3_low_rank_inputs_of_eight_tokens_are_5_mib():
     """TokenSpeed #1156: 9,496 B per token and layer, 69 layers, 8 tokens."""
-    assert rollback().input_total_bytes == 9_496 * 69 * 8
+    assert rollback(input_scheme="low-rank-inputs").input_total_bytes == 9_496 * 69 * 8
+
+
+def test_the_default_inputs_are_the_raw_ones():
+    """SGLang #36821: 1,028 bytes per head and token, 12 heads; the planner's default too."""
+    assert rollback().input_total_bytes == 1_028 * 12 * 69 * 8
+    assert rollback().ratio == pytest.approx(65_536 / 1_028)
+
+
+@pytest.mark.parametrize("scheme", INPUT_SCHEMES)
+def test_the_size_sweep_meets_the_real_sizes(scheme):
+    study = rollback(input_scheme=scheme)
+    at_128 = study.tables["sizes"].set_index(["dk", "kind"]).loc[128, "bytes"]
+    assert at_128.to_dict() == {
+        "snapshots": study.bytes_per_snapshot,
+        "inputs": study.bytes_per_input,
+    }
+
+
+def test_inputs_become_smaller_where_the_formats_say_so():
+    """4 n^2 bytes of state against 8 n + 4 of raw inputs: 16 < 20 at 2, 36 > 28 at 3."""
+    assert rollback().inputs_smaller_from == 3
+
+
+def test_the_replay_is_marked_as_work_and_the_inputs_by_their_scheme():
+    words = rollback().tables["totals"].set_index("lane")["word"]
+    assert (words["replayed"], words["inputs"], words["snapshots"]) == ("work", "raw-inputs", "")
 
 
 @pytest.mark.parametrize("accepted", range(9))

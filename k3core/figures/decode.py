@@ -17,6 +17,7 @@ _LANE_COLOURS = (style.ACCEPTED, style.MLA, style.SNAPSHOT, style.INPUTS, style.
 _LANE_HEIGHT = 84
 _REFERENCE_BYTES = 96 * 2**20  # fills a cell; larger squares stop there
 _SMALLEST_SIDE = 0.05
+_ZERO = 1e-18  # where a log axis shows an exact 0
 _SQUARE_HEIGHT = 0.72  # the rest of a row is for its total
 
 _KINDS = alt.Scale(domain=["snapshots", "inputs"], range=[style.SNAPSHOT, style.INPUTS])
@@ -102,13 +103,17 @@ def main_picture(tables: Tables) -> alt.LayerChart:
         .encode(alt.X("cut:Q").scale(x_scale))
     )
     sums = (
-        alt.Chart(totals)
-        .transform_calculate(left="-0.5", above="datum.row - 0.42")
+        style.labelled(alt.Chart(totals), "word")
+        .transform_calculate(
+            left="-0.5",
+            above="datum.row - 0.42",
+            words="datum.text + (datum.word_text ? ' · ' + datum.word_text : '')",
+        )
         .mark_text(align="left", fontWeight="bold", fontSize=13)
         .encode(
             alt.X("left:Q").scale(x_scale),
             alt.Y("above:Q").scale(y_scale),
-            alt.Text("text:N"),
+            alt.Text("words:N"),
         )
     )
     layers = style.layer(squares, tokens, cut, sums).resolve_scale(shape="independent")
@@ -252,7 +257,7 @@ def fig_snapshot_cost(tables: Tables) -> dict[str, alt.Chart | alt.LayerChart]:
             x,
             alt.Y("bytes:Q").axis(
                 style.bytes_axis(
-                    "decode.axis.toy_bytes", high=tables["by_draft"]["snapshots"].max()
+                    "decode.axis.kept_bytes", high=tables["by_draft"]["snapshots"].max()
                 )
             ),
             alt.Color("kind:N").scale(_KINDS).legend(_KIND_LEGEND).title(None),
@@ -314,13 +319,17 @@ def fig_replay_consistency(tables: Tables) -> dict[str, alt.Chart | alt.LayerCha
         alt.Chart(pd.DataFrame({"tolerance": [1e-12]}))
         .mark_rule(strokeDash=[5, 4], color=style.REJECTED)
         .encode(alt.Y("tolerance:Q")),
-        cells.transform_calculate(shown="max(datum.oracle_error, 1e-18)")
+        cells.transform_calculate(shown=f"max(datum.oracle_error, {_ZERO})")
         .mark_point(filled=True, size=90, opacity=1, color=style.KDA)
         .encode(
             x,
             alt.Y("shown:Q")
-            .scale(type="log", domain=[1e-18, 1e-10])
-            .axis(title="decode.axis.oracle_error", format=".0e", tickCount=5),
+            .scale(type="log", domain=[_ZERO, 1e-10])
+            .axis(
+                title="decode.axis.oracle_error",
+                values=[_ZERO, 1e-16, 1e-14, 1e-12, 1e-10],
+                labelExpr=f"datum.value < {2 * _ZERO} ? '0' : format(datum.value, '.0e')",
+            ),
             alt.Tooltip("oracle_error:Q", format=".2e", title="decode.axis.oracle_error"),
         ),
     ).properties(height=280, title="decode.panel.oracle")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 import torch
@@ -24,7 +24,7 @@ from k3core.studies.oracle import oracle_recurrent
 from k3core.units import bytes_text
 
 TOLERANCE = 1e-12
-INPUT_SCHEMES = ("low-rank-inputs", "raw-inputs", "fp32-inputs")
+INPUT_SCHEMES = ("raw-inputs", "low-rank-inputs", "fp32-inputs")
 SWEEP_SIZES = (4, 8, 16, 32, 64, 128, 256)
 SWEEP_DRAFTS = (1, 2, 4, 8, 16, 32)
 
@@ -78,7 +78,7 @@ class RollbackStudy:
 
     Tables:
         window: one row per position and lane; bytes over all KDA (MLA) layers, one rank.
-        totals: one row per lane.
+        totals: one row per lane; ``word`` is a code: the scheme of the inputs, work for a replay.
         sizes: bytes of one draft step, all KDA layers and one rank, against dk = dv.
         tensors: measured bytes of the toy tensors of one draft step.
         flow: the replay of this run, step by step.
@@ -100,6 +100,8 @@ class RollbackStudy:
     record_bytes_per_token_layer: int
     num_kda_layers: int
     mla_bytes_per_token: int
+    inputs_smaller_from: int
+    element_ratio: float
 
     @property
     def ratio(self) -> float:
@@ -112,7 +114,7 @@ def rollback(
     tp: int = 8,
     state_dtype: str = "float32",
     mla_dtype: str = "float8",
-    input_scheme: str = "low-rank-inputs",
+    input_scheme: str = "raw-inputs",
     draft_len: int = 7,
     accepted: int = 3,
     heads: int = 2,
@@ -125,6 +127,7 @@ def rollback(
     require(0 <= accepted <= window_len, f"accepted={accepted} must be in 0..{window_len}")
     memory = RequestMemory(PRESETS[model], tp, state_dtype, mla_dtype=mla_dtype)
     cost = rollback_cost(memory, input_scheme, max(draft_len, 1))
+    by_size = ((n, *_token_layer_bytes(memory, input_scheme, n)) for n in range(1, 1025))
     layers = memory.model.num_kda_layers
     per_token = {
         "mla_rows": memory.mla_bytes_per_token,
@@ -147,6 +150,7 @@ def rollback(
         f"{accepted} / {window_len}" if lane == "tokens" else bytes_text(total)
         for lane, total in zip(totals["lane"], totals["bytes"], strict=True)
     ]
+    totals["word"] = totals["lane"].map({"inputs": input_scheme, "replayed": "work"}).fillna("")
     return RollbackStudy(
         tables={
             "window": window,
@@ -180,7 +184,16 @@ def rollback(
         record_bytes_per_token_layer=cost.record_bytes_per_token_layer,
         num_kda_layers=layers,
         mla_bytes_per_token=per_token["mla_rows"],
+        inputs_smaller_from=next(size for size, state, inputs in by_size if state > inputs),
+        element_ratio=snapshot_cost_ratio(heads, dk, dv),
     )
+
+
+def _token_layer_bytes(memory: RequestMemory, input_scheme: str, size: int) -> tuple[int, int]:
+    """Bytes of one state and of one token's inputs, one layer, if dk = dv = ``size``."""
+    sized = replace(memory, model=replace(memory.model, dk=size, dv=size))
+    cost = rollback_cost(sized, input_scheme, 1)
+    return sized.state_bytes_per_layer, cost.record_bytes_per_token_layer
 
 
 def _window_table(window_len: int, accepted: int, per_token: dict[str, int]) -> pd.DataFrame:
@@ -200,16 +213,11 @@ def _window_table(window_len: int, accepted: int, per_token: dict[str, int]) -> 
 def _size_table(memory: RequestMemory, input_scheme: str) -> pd.DataFrame:
     """Bytes of one draft token at other head sizes, same heads, layers and formats."""
     rows = []
-    state_dtype = memory.state_dtype
     for size in SWEEP_SIZES:
-        snapshot = snapshot_bytes(memory.num_heads, size, size, 1, state_dtype)
-        inputs = projection_bytes(
-            memory.num_heads, size, size, 1, with_q=input_scheme != "raw-inputs"
-        )
+        snapshot, inputs = _token_layer_bytes(memory, input_scheme, size)
         rows += [(size, "snapshots", snapshot), (size, "inputs", inputs)]
     table = pd.DataFrame(rows, columns=["dk", "kind", "bytes"])
-    table["bytes"] *= memory.model.num_kda_layers
-    return table
+    return table.assign(bytes=table["bytes"] * memory.model.num_kda_layers)
 
 
 def _tensor_table(toy: ToyStep) -> pd.DataFrame:

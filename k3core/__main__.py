@@ -6,11 +6,13 @@ Bad input is one line on stderr and exit code 2; a failed verification is exit c
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from k3core.cli import capacity, fleet, lab, prefix_cache
+from k3core.cli.arguments import option_text
 
 
 class _Parser(argparse.ArgumentParser):
@@ -31,14 +33,16 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without UTF-8
     args = build_parser().parse_args(argv)
     try:
         code: int = args.run(args)
     except BrokenPipeError:
         return 0
-    except (ValueError, OSError) as error:
-        message = " ".join(str(error).split())
-        print(f"python -m k3core {args.command}: {message}", file=sys.stderr)
+    except (ValueError, OSError, MemoryError) as error:
+        message = " ".join(str(error).split()) or "out of memory"
+        print(f"python -m k3core {args.command}: {option_text(message, args)}", file=sys.stderr)
         return 2
     return code
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from k3core.__main__ import build_parser, main
+from k3core.errors import K3Error
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = (
@@ -72,6 +73,9 @@ def test_every_command_explains_itself(command, capsys):
         ["verify", "--seed", "99999999999999999999"],
         ["engine", "--seed", "-1"],
         ["engine", "--prompt-len", "many"],
+        ["engine", "--prompt-len", "999999999"],
+        ["engine", "--prompt-len", "30000000"],
+        ["engine", "--shared-len", "2000"],
     ],
 )
 def test_bad_input_is_one_line_on_stderr_and_exit_2(args, capsys):
@@ -83,6 +87,46 @@ def test_bad_input_is_one_line_on_stderr_and_exit_2(args, capsys):
     assert code == 2
     assert captured.out == ""
     assert captured.err.count("\n") == 1
+
+
+def test_a_long_prompt_is_refused_with_what_is_allowed(capsys):
+    assert main(["engine", "--prompt-len", "32769"]) == 2
+    error = capsys.readouterr().err
+    assert "--prompt-len: prompt_len=32769 must be an integer >= 1 and <= 32768" in error
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"new_tokens": 10**9},
+        {"layers": 10**6},
+        {"heads": 10**9},
+        {"dk": 256, "dv": 256, "heads": 256},
+        {"block_tokens": 10**12},
+        {"prompt_len": 32_768, "chunk_tokens": 10**9},
+        {"draft_len": 10**9},
+    ],
+)
+def test_an_engine_too_large_is_refused_before_it_is_built(sizes, monkeypatch):
+    from k3core.engine import demo
+    from k3core.studies.engine import before_after
+
+    monkeypatch.setattr(demo, "HybridModel", lambda config: pytest.fail("built"))
+    with pytest.raises(K3Error):
+        before_after(**sizes)
+
+
+def test_a_terminal_without_utf_8_gets_the_words_it_can_show(trace):
+    done = subprocess.run(
+        [sys.executable, "-m", "k3core", "replay", str(trace)],
+        cwd=ROOT,
+        capture_output=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"long ?" in done.stdout
 
 
 def test_a_bad_trace_line_is_named(trace, capsys):

@@ -12,6 +12,13 @@ from k3core.engine.serving import Engine
 from k3core.errors import require, require_count
 from k3core.model import HybridModel, ModelConfig
 
+MAX_PROMPT_LEN = 32_768
+"""Tokens of a prompt: attention of the toy is quadratic, this many take minutes."""
+MAX_NEW_TOKENS = 4096
+MAX_DRAFT_LEN = 64
+MAX_RUN_BYTES = 2**30
+"""Bytes of a page pool, and of the attention scores of one chunk."""
+
 
 @dataclass(frozen=True, eq=False)
 class RunOnce:
@@ -81,14 +88,22 @@ def run_once(
         seed: of the prompts and of the drafter's errors.
 
     Raises:
-        K3Error: ``shared_len`` is outside 0 to ``prompt_len``, or a size is out of range.
+        K3Error: ``shared_len`` is outside 0 to ``prompt_len``, a size is out of range, or the run
+            needs more than ``MAX_RUN_BYTES`` (nothing is allocated then).
     """
-    require_count("prompt_len", prompt_len, 1)
+    require_count("prompt_len", prompt_len, 1, MAX_PROMPT_LEN)
     require_count("shared_len", shared_len, 0, prompt_len)
+    require_count("num_new_tokens", num_new_tokens, 1, MAX_NEW_TOKENS)
+    require_count("block_tokens", block_tokens, 1)
+    require_count("chunk_tokens", chunk_tokens, 1)
+    require_count("draft_len", draft_len, 0, MAX_DRAFT_LEN)
+    config = ModelConfig() if config is None else config
+    num_tokens = prompt_len + num_new_tokens
+    pages = 3 * _pages_of_request(config, num_tokens, block_tokens)
+    _require_memory(config, num_tokens, pages, block_tokens, min(chunk_tokens, prompt_len))
     model = HybridModel(config)
     vocab_size = model.config.vocab_size
     prompts = _prompts(prompt_len, shared_len, vocab_size, seed)
-    pages = 3 * _pages_of_request(model.config, prompt_len + num_new_tokens, block_tokens)
 
     def serve(engine: Engine, index: int) -> tuple[RequestResult, RequestResult, Drafter]:
         """The request, a plain one that runs between its prefill and its decoding, and the
@@ -145,6 +160,27 @@ def _pages_of_request(config: ModelConfig, num_tokens: int, block_tokens: int) -
     return num_blocks * len(config.mla_layers) + (num_blocks + 1) * state_pages * len(
         config.kda_layers
     )
+
+
+def _require_memory(
+    config: ModelConfig, num_tokens: int, pages: int, block_tokens: int, chunk_tokens: int
+) -> None:
+    """Refuse a run whose pool or scores do not fit.
+
+    Raises:
+        K3Error: it needs more than ``MAX_RUN_BYTES`` for one of them.
+    """
+    pool_bytes = pages * block_tokens * config.mla_row_bytes
+    score_bytes = 2 * config.itemsize * config.num_heads * chunk_tokens * num_tokens
+    sizes = (
+        f"{num_tokens} tokens with block_tokens={block_tokens}, "
+        f"{config.num_layers} layers, {config.num_heads} heads of {config.dk} x {config.dv}"
+    )
+    for what, size in (("page pool", pool_bytes), ("scores of a chunk", score_bytes)):
+        require(
+            size <= MAX_RUN_BYTES,
+            f"the {what} of {sizes} would take {size} bytes; allowed: {MAX_RUN_BYTES}",
+        )
 
 
 def _largest_difference(one: RequestResult, other: RequestResult) -> float:

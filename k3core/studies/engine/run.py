@@ -14,6 +14,8 @@ from typing import Any
 import pandas as pd
 
 from k3core.engine import run_once
+from k3core.engine.demo import MAX_NEW_TOKENS
+from k3core.errors import require_count
 from k3core.model import ModelConfig
 from k3core.studies import single_thread  # noqa: F401
 from k3core.studies.engine.growth import growth
@@ -31,6 +33,8 @@ from k3core.studies.engine.tables import (
     strip_table,
     token_table,
 )
+
+_MAX_SIZE = 256  # layers, heads, and each side of a state
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,9 @@ def before_after(
     Raises:
         K3Error: a size is out of range.
     """
+    require_count("new_tokens", new_tokens, 1, MAX_NEW_TOKENS)
+    for name, size in (("layers", layers), ("heads", heads), ("dk", dk), ("dv", dv)):
+        require_count(name, size, 1, _MAX_SIZE)
     run = run_once(
         prompt_len,
         shared_len,

@@ -97,6 +97,14 @@ def test_longest_sequence_changes_what_the_engine_prints():
     assert one != other
 
 
+def test_one_pool_has_words_of_its_own():
+    words = " ".join(texts(open_page(pool_rule="blocks")))
+    assert "In one pool the demands add up to 116 requests" in words
+    for claim in ("lowest roof", "the knee", "both pools", "both roofs"):
+        assert claim not in words, claim
+    assert "The lowest roof decides" in " ".join(texts(open_page()))
+
+
 def test_controls_of_the_other_pool_rule_are_not_offered():
     app = open_page(pool_rule="blocks")
     keys = {widget.key for kind in ("slider", "select_slider") for widget in app.get(kind)}

@@ -68,14 +68,30 @@ def test_bill_parts_stack_without_gap_and_sum_to_the_request(params):
 
 @settings(max_examples=20)
 @given(plans)
-def test_what_fits_stays_under_both_roofs_at_every_length(params):
+def test_what_fits_stays_under_every_roof_of_its_pool_rule(params):
     roofs = (
         plan(**params).tables["roofs"].pivot(index="mean_tokens", columns="roof", values="requests")
     )
-    assert (roofs["both"] <= roofs["state-slots"]).all()
-    assert (roofs["both"] <= roofs["mla-cache"]).all()
+    split = params["pool_rule"] == "split"
+    names = {"state-slots", "mla-cache"} if split else {"one-pool"}
+    assert set(roofs) == names | {"both"}
+    for name in names:
+        assert (roofs["both"] <= roofs[name]).all()
     assert roofs["both"].is_monotonic_decreasing
-    assert roofs["state-slots"].nunique() == 1
+    if split:
+        assert roofs["state-slots"].nunique() == 1
+    else:
+        assert (roofs["both"] == roofs["one-pool"].map(math.floor)).all()
+
+
+@pytest.mark.parametrize(("tokens", "admitted"), [(8_192, 116), (65_536, 29)])
+def test_in_one_pool_the_demands_add_up_under_one_roof(tokens, admitted):
+    study = plan(pool_rule="blocks", mean_tokens=tokens)
+    assert study.verdict == "one-pool"
+    (roof,) = study.planned.roofs
+    assert roof.code == "one-pool"
+    assert study.max_requests == math.floor(roof.requests) == admitted
+    assert "knee" not in set(study.tables["marks"]["mark"])
 
 
 @settings(max_examples=20)

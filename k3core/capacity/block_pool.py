@@ -157,11 +157,11 @@ class BlockPool:
 
     @property
     def state_roof(self) -> int:
-        """Requests whose state blocks alone would fill the pool."""
+        """Requests whose state blocks alone would fill the pool; no limit of its own."""
         return self.num_blocks // self.state_blocks_per_request
 
     def mla_roof(self, mean_tokens: int) -> float:
-        """Requests whose token blocks alone would fill the pool."""
+        """Requests whose token blocks alone would fill the pool; no limit of its own."""
         return self.num_blocks / self.token_blocks(mean_tokens)
 
     @property
@@ -201,23 +201,23 @@ class BlockPool:
         free = self.num_blocks - self.state_blocks_per_request
         return max(free, 0) // self.groups.attention_groups * self.block_tokens
 
+    def roof(self, mean_tokens: int) -> float:
+        """Requests of this length that the pool holds, as a quotient: all demands added up."""
+        by_bytes = self.budget_bytes / self.request_bytes(mean_tokens)
+        return min(by_bytes, self.num_blocks / self.blocks_per_request(mean_tokens))
+
+    def _fitting(self, mean_tokens: int) -> int:
+        return self.budget_bytes // self.request_bytes(mean_tokens)
+
     def max_requests(self, mean_tokens: int) -> int:
-        fit = self.budget_bytes // self.request_bytes(mean_tokens)
-        by_blocks = self.num_blocks // self.blocks_per_request(mean_tokens)
-        return capped(min(fit, by_blocks), self.max_running)
+        return capped(self._fitting(mean_tokens), self.max_running)
 
     def verdict(self, mean_tokens: int) -> Verdict:
-        admitted = self.max_requests(mean_tokens)
-        if admitted == 0:
+        """What is met first: states and tokens share the pool, so neither has a limit alone."""
+        fitting = self._fitting(mean_tokens)
+        if fitting == 0:
             return Verdict.NOTHING_FITS
-        if self.max_running and self.budget_bytes >= (admitted + 1) * self.request_bytes(
-            mean_tokens
-        ):
-            return Verdict.CAP
-        mla = self.token_blocks(mean_tokens)
-        if mla == self.state_blocks_per_request:
-            return Verdict.BALANCED
-        return Verdict.STATE if self.state_blocks_per_request > mla else Verdict.MLA
+        return Verdict.CAP if 0 < self.max_running < fitting else Verdict.POOL
 
     def idle_bytes(self, mean_tokens: int) -> int:
         """Bytes that no further request of this length can use."""

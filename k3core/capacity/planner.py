@@ -84,7 +84,8 @@ class Roof:
     """One limit on the requests in flight.
 
     Attributes:
-        code: ``state-slots``, ``mla-cache`` or ``engine-cap``.
+        code: ``state-slots`` or ``mla-cache`` of two pools, ``one-pool`` where the demands of
+            states and tokens add up, or ``engine-cap``.
         requests: how many it admits at the mean length.
         slack: how many more it would admit than the lowest roof; 0 for the binding one.
     """
@@ -126,10 +127,13 @@ class CapacityPlan:
     @property
     def roofs(self) -> tuple[Roof, ...]:
         """Every limit at the mean length, the binding one first."""
-        limits = {
-            Verdict.STATE.value: float(self.pool.state_roof),
-            Verdict.MLA.value: self.pool.mla_roof(self.mean_tokens),
-        }
+        if isinstance(self.pool, BlockPool):
+            limits = {Verdict.POOL.value: self.pool.roof(self.mean_tokens)}
+        else:
+            limits = {
+                Verdict.STATE.value: float(self.pool.state_roof),
+                Verdict.MLA.value: self.pool.mla_roof(self.mean_tokens),
+            }
         if self.deployment.max_running:
             limits[Verdict.CAP.value] = float(self.deployment.max_running)
         lowest = min(limits.values())

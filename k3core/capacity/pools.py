@@ -22,6 +22,7 @@ class Verdict(StrEnum):
 
     STATE = "state-slots"
     MLA = "mla-cache"
+    POOL = "one-pool"
     CAP = "engine-cap"
     BALANCED = "balanced"
     NOTHING_FITS = "nothing-fits"

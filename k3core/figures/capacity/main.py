@@ -19,6 +19,10 @@ from k3core.figures.capacity.common import (
     power_of_two_above,
 )
 
+_ROOFS = alt.Scale(
+    domain=["state-slots", "mla-cache", "one-pool"], range=[style.KDA, style.MLA, style.ACCEPTED]
+)
+
 
 def bill(tables: Tables) -> alt.LayerChart:
     """Memory of one request at the mean length, a bar from 0; the axis steps by powers of two.
@@ -82,7 +86,7 @@ def bill(tables: Tables) -> alt.LayerChart:
 
 
 def main_picture(tables: Tables) -> alt.LayerChart:
-    """Requests in flight against their mean length, under both roofs, with the deployment's point.
+    """Requests in flight against their mean length, under the roofs, with the deployment's point.
 
     Tables: ``roofs``, ``point``, ``marks`` of ``CapacityStudy``; ``roofs_b`` and ``point_b`` of a
     second one draw its roofs thin and its point as a triangle.
@@ -129,11 +133,9 @@ def main_picture(tables: Tables) -> alt.LayerChart:
         .encode(
             x,
             y,
-            alt.Color("roof:N")
-            .scale(domain=["state-slots", "mla-cache"], range=[style.KDA, style.MLA])
-            .legend(None),
+            alt.Color("roof:N").scale(_ROOFS).legend(None),
             alt.StrokeDash("roof:N")
-            .scale(domain=["state-slots", "mla-cache"], range=[[1, 0], [7, 3]])
+            .scale(domain=_ROOFS.domain, range=[[1, 0], [7, 3], [1, 0]])
             .legend(None),
             [
                 alt.Tooltip("roof_text:N", title="capacity.axis.roof"),
@@ -154,11 +156,12 @@ def main_picture(tables: Tables) -> alt.LayerChart:
             (alt.Align("right"), 14, "datum.mean_tokens >= 32768"),
         )
     ]
-    mla_name = (
-        named.transform_filter("datum.mark == 'mla-cache'")
-        .mark_text(align="left", dx=12, dy=-10, fontWeight="bold", color=style.MLA)
+    sloping_names = [
+        named.transform_filter(f"datum.mark == '{code}'")
+        .mark_text(align="left", dx=12, dy=-10, fontWeight="bold", color=colour)
         .encode(x, y, alt.Text("mark_text:N"))
-    )
+        for code, colour in (("mla-cache", style.MLA), ("one-pool", style.ACCEPTED))
+    ]
     knee = named.transform_filter("datum.mark == 'knee'")
     knee_mark = knee.mark_point(size=70, filled=False, strokeWidth=2, color=style.NEUTRAL).encode(
         x, y
@@ -210,7 +213,7 @@ def main_picture(tables: Tables) -> alt.LayerChart:
     ]
     return layer(
         area, edge, lines, *_second(tables, x, y, top), block_rule, block_name, *state_names,
-        mla_name, knee_mark, knee_name, drop, dot, *verdicts,
+        *sloping_names, knee_mark, knee_name, drop, dot, *verdicts,
     ).properties(height=330)  # fmt: skip
 
 
@@ -225,9 +228,7 @@ def _second(tables: Tables, x: alt.X, y: alt.Y, top: float) -> list[alt.Chart]:
         .encode(
             x,
             y,
-            alt.Color("roof:N")
-            .scale(domain=["state-slots", "mla-cache"], range=[style.KDA, style.MLA])
-            .legend(None),
+            alt.Color("roof:N").scale(_ROOFS).legend(None),
             tooltip=[
                 alt.Tooltip("roof_text:N", title="capacity.axis.roof_b"),
                 alt.Tooltip("requests:Q", format=",.1f", title="capacity.axis.requests"),

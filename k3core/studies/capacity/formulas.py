@@ -82,6 +82,9 @@ def _split_steps(planned: CapacityPlan) -> list[tuple[str, ...]]:
         return []
     ratio = deployment.state_pool_ratio
     share = f"{ratio:.2g} / {1 + ratio:.2g}"
+    drafter = planned.memory.drafter_bytes_per_token
+    per_token = f"(m + {num(drafter)})" if drafter else "m"
+    cap = f", {num(deployment.max_running)}" if deployment.max_running else ""
     return [
         (
             r"N_s",
@@ -91,17 +94,37 @@ def _split_steps(planned: CapacityPlan) -> list[tuple[str, ...]]:
             rf"{{{num(pool.constant_bytes_per_request)}}} \right\rfloor = {num(pool.state_roof)}",
         ),
         (
+            r"T_m",
+            rf"\left\lfloor {num(deployment.budget_gib, 1)}\ \text{{GiB}} \cdot "
+            rf"1 / {1 + ratio:.2g} \,/\, {per_token} \right\rfloor",
+            rf"\left\lfloor \tfrac{{{num(pool.mla_pool_bytes)}}}"
+            rf"{{{num(planned.memory.cache_bytes_per_token)}}} \right\rfloor = "
+            rf"{num(pool.mla_pool_tokens)}",
+        ),
+        (
             r"N_m",
-            rf"\tfrac{{{num(pool.mla_pool_tokens)}}}{{{num(mean)}}} = "
+            rf"T_m / L = \tfrac{{{num(pool.mla_pool_tokens)}}}{{{num(mean)}}} = "
             rf"{num(pool.mla_roof(mean), 1)}",
         ),
-        (r"N", rf"\min(N_s, \lfloor N_m \rfloor) = {num(planned.max_requests)}"),
+        (
+            r"N",
+            rf"\min(N_s, \lfloor N_m \rfloor{cap}) = {num(planned.max_requests)}",
+        ),
     ]
 
 
 def _block_steps(planned: CapacityPlan, pool: BlockPool) -> list[tuple[str, ...]]:
-    each = pool.blocks_per_request(planned.mean_tokens)
+    mean = planned.mean_tokens
+    each = pool.blocks_per_request(mean)
+    request = rf"n \cdot {num(pool.block_bytes)}"
+    if pool.cost.beside_bytes:
+        request += f" + {num(pool.cost.beside_bytes)}"
     row = planned.memory.mla_bytes_per_token_layer
+    count = pool.groups.attention_groups
+    groups = rf"{count} \cdot " if count > 1 else ""
+    found = rf"\left\lfloor \tfrac{{{num(pool.budget_bytes)}}}{{{request}}} \right\rfloor"
+    if pool.max_running:
+        found = rf"\min({found}, {num(pool.max_running)})"
     return [
         (
             r"B",
@@ -111,11 +134,12 @@ def _block_steps(planned: CapacityPlan, pool: BlockPool) -> list[tuple[str, ...]
         ),
         (
             r"n",
-            rf"\lceil L / B \rceil + {pool.num_kda_groups} \cdot {pool.state_blocks_per_group}",
+            rf"{groups}\lceil L / B \rceil + "
+            rf"{pool.num_kda_groups} \cdot {pool.state_blocks_per_group}",
             num(each),
         ),
         (
             r"N",
-            rf"\lfloor {num(pool.num_blocks)} / {num(each)} \rfloor = {num(planned.max_requests)}",
+            rf"{found} = {num(planned.max_requests)}",
         ),
     ]

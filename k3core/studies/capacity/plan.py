@@ -42,9 +42,10 @@ class CapacityStudy:
 
     Tables:
         bill: parts of one request's memory at the mean length, stacked from 0.
-        roofs: requests in flight against the mean length, one row per roof and length.
+        roofs: requests in flight against the mean length, one row per roof and length: two roofs
+            for two pools, their sum for one pool.
         point: the deployment as it stands: mean length, requests admitted, verdict.
-        marks: places of direct labels: both roofs and the knee.
+        marks: places of direct labels: the roofs, and the knee or the first whole block.
         by_tp: state, window, MLA, break-even and block per common parallel degree.
         every_tp: the same for every degree that divides the heads.
         growth: memory against length per parallel degree, with the crossing per degree.
@@ -275,8 +276,11 @@ def _roof_table(pool: Pool, mean_tokens: int) -> pd.DataFrame:
     more = (MAX_TOKENS * 2 ** (i / 4) for i in range(1, 4 * octaves + 1))
     rows = []
     for tokens in (*TOKEN_GRID, *map(round, more)):
-        rows.append((tokens, "state-slots", float(pool.state_roof)))
-        rows.append((tokens, "mla-cache", pool.mla_roof(tokens)))
+        if isinstance(pool, BlockPool):
+            rows.append((tokens, "one-pool", pool.roof(tokens)))
+        else:
+            rows.append((tokens, "state-slots", float(pool.state_roof)))
+            rows.append((tokens, "mla-cache", pool.mla_roof(tokens)))
         rows.append((tokens, "both", float(pool.max_requests(tokens))))
     return pd.DataFrame(rows, columns=["mean_tokens", "roof", "requests"])
 
@@ -294,14 +298,17 @@ def _point_table(pool: Pool, mean_tokens: int) -> pd.DataFrame:
 def _mark_table(pool: Pool) -> pd.DataFrame:
     """Where the names of the lines stand: inside the picture, on the line."""
     left = MIN_TOKENS * 1.15
+    if isinstance(pool, BlockPool):
+        rows = [("one-pool", left, pool.roof(round(left)))]
+        if pool.block_tokens > MIN_TOKENS:
+            rows.append(("block", float(pool.block_tokens), 0.0))
+        return pd.DataFrame(rows, columns=["mark", "mean_tokens", "requests"])
     knee = pool.knee_tokens
     at_left = knee > MAX_TOKENS / 8
     rows = [("state-slots", left if at_left else float(MAX_TOKENS), float(pool.state_roof))]
     rows.append(("mla-cache", left, pool.mla_roof(round(left))))
     if MIN_TOKENS < knee < MAX_TOKENS:
         rows.append(("knee", knee, float(pool.state_roof)))
-    if isinstance(pool, BlockPool) and pool.block_tokens > MIN_TOKENS:
-        rows.append(("block", float(pool.block_tokens), 0.0))
     return pd.DataFrame(rows, columns=["mark", "mean_tokens", "requests"])
 
 

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, urlencode
 import pandas as pd
 import streamlit as st
 
+from k3core.capacity.block_pool import BlockPool
 from k3core.capacity.model import KIND_NAMES
 from k3core.capacity.openings import PlanView
 from k3core.capacity.saved_plan import save_plan
@@ -49,6 +50,7 @@ def plan_scene(page: Page, v: SimpleNamespace) -> None:
     page.main(
         figures.main_picture(tables),
         worded(page, r.tables["roofs"], "roof"),
+        how=page.t("main.two_pools" if is_split(vars(v)) else "main.one_pool"),
         engine=r.profile.engine,
         version=r.profile.version,
         date=r.profile.date,
@@ -93,7 +95,8 @@ def plan_scene(page: Page, v: SimpleNamespace) -> None:
         tp=v.tp,
         tokens=count_text(memory.break_even_len),
     )
-    page.section("chain")
+    symbols = "chain.two_pools" if is_split(vars(v)) else "chain.one_pool"
+    page.section("chain", symbols=page.t(symbols))
     cells, lines = st.columns(3), formulas.chain(r.planned)
     for index, line in enumerate(lines):
         cells[3 * index // len(lines)].latex(line)
@@ -233,12 +236,23 @@ def _warning_text(name: str, value: float) -> str:
 
 def roof_sections(page: Page, r: Any) -> None:
     """The roofs in words, and the inverse: what a target needs."""
-    target, deployment = r.target, r.planned.deployment
+    target, deployment, pool = r.target, r.planned.deployment, r.pool
+    shares: dict[str, Any] = {}
+    if isinstance(pool, BlockPool):
+        shares = {
+            "requests": count_text(r.max_requests),
+            "state_blocks": count_text(pool.state_blocks_per_request),
+            "token_blocks": count_text(pool.token_blocks(r.mean_tokens)),
+            "num_blocks": count_text(pool.num_blocks),
+            "beside": bytes_text(pool.cost.beside_bytes),
+            "states_alone": count_text(pool.state_roof),
+            "tokens_alone": count_text(int(pool.mla_roof(r.mean_tokens))),
+        }
     roofs = ", ".join(
         page.t(f"roof.{roof.code}", count=count_text(roof.requests)) for roof in r.planned.roofs
     )
     page.section(
-        "limits",
+        "limits_blocks" if shares else "limits",
         tables={
             "limits": r.tables["limits"].assign(
                 roof=[page.t(f"roof_name.{code}") for code in r.tables["limits"]["roof"]]
@@ -247,7 +261,8 @@ def roof_sections(page: Page, r: Any) -> None:
         verdict=page.t(f"verdict.at-{r.verdict}"),
         tokens=count_text(r.mean_tokens),
         roofs=roofs,
-        exchange=count_text(r.memory.break_even_len),
+        exchange=count_text(r.memory.break_even_tokens),
+        **shares,
     )
     page.section(
         "target",

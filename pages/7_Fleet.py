@@ -310,8 +310,14 @@ def draw_failover() -> None:
         tables=tables_of(f, "moved", "after", "share"),
         **f.words,
     )
-    timeline = tables_of(f, "timeline")
-    page.section("failover_run", in_run, tables=timeline, router=name, **f.words)
+    page.section(
+        "failover_run",
+        in_run,
+        tables=tables_of(f, "timeline", "calm", "while_down"),
+        router=name,
+        seen=page.t("failover_run.seen", victim=f.victim, **f.seen) if f.seen else "",
+        **f.words,
+    )
 
 
 def draw_admission() -> None:

@@ -163,6 +163,19 @@ def test_failover_shows_in_the_victims_reuse_only():
     assert f.reprefilled_tokens > 0
 
 
+def test_beside_a_failure_stand_the_same_requests_without_one():
+    f = studies.minimal_perturbation()
+    calm = studies.minimal_perturbation(**CALM)
+    assert f.tables["calm"].equals(calm.tables["timeline"])
+    assert calm.tables["calm"].empty
+    assert not calm.seen
+    down = f.tables["while_down"].set_index(["group", "run"])
+    assert down.loc[("victim", "failed"), "reuse"] < down.loc[("victim", "calm"), "reuse"] - 0.1
+    kept = [down.loc[("others", run), "reuse"] for run in ("failed", "calm")]
+    assert kept[0] == pytest.approx(kept[1], abs=0.01)
+    assert len(f.seen) == 8
+
+
 def test_one_cluster_cannot_lose_one():
     with pytest.raises(K3Error, match="clusters=1"):
         studies.minimal_perturbation(victim=0, clusters=1, **CALM)

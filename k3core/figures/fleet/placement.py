@@ -155,7 +155,7 @@ def _rule_at(value: float, column: str) -> alt.Chart:
 def fig_fleet_minimal_perturbation(tables: Tables) -> Panels:
     """Tab 12 of the source text: what moves when one cluster leaves.
 
-    Tables: ``moved``, ``after``, ``share``, ``arcs``, ``timeline``, ``marks`` of
+    Tables: ``moved``, ``after``, ``share``, ``arcs``, ``timeline``, ``calm``, ``marks`` of
     ``FailoverStudy``.
     """
     moved_base = style.labelled(alt.Chart(tables["moved"]), "what")
@@ -269,23 +269,32 @@ def _timeline(tables: Tables, column: str) -> alt.LayerChart:
             .axis(title="fleet.axis.reuse", format="%", tickCount=5)
         )
     else:
-        low, high = seconds_ends(table["p95_s"])
+        low, high = seconds_ends(pd.concat([table["p95_s"], tables["calm"]["p95_s"]]))
         y = (
             alt.Y("p95_s:Q")
             .scale(type="log", domain=[low, high], clamp=True)
             .axis(seconds_axis("fleet.axis.p95", low, high))
         )
-    groups = ["victim", "others"]
+    color = (
+        alt.Color("group:N")
+        .scale(domain=["victim", "others"], range=[style.REJECTED, style.NEUTRAL])
+        .legend(style.legend())
+        .title(None)
+    )
+    shape = alt.Shape("group:N").scale(
+        domain=["victim", "others"], range=["circle", "square"]
+    )  # told apart without colour
     base = style.labelled(alt.Chart(table), "group")
+    calm = alt.Chart(tables["calm"])
     return layer(
         *event_rules(tables["marks"], x),
-        base.mark_line(point=True, strokeWidth=2).encode(
+        calm.mark_line(strokeWidth=1.5, strokeDash=[4, 3]).encode(x, y, color),
+        base.mark_line(strokeWidth=2).encode(x, y, color),
+        base.mark_point(filled=True, size=45, opacity=1).encode(
             x,
             y,
-            alt.Color("group:N")
-            .scale(domain=groups, range=[style.REJECTED, style.NEUTRAL])
-            .legend(style.legend())
-            .title(None),
+            color,
+            shape.legend(style.legend()).title(None),
             tooltip=[
                 alt.Tooltip("group_text:N", title="fleet.axis.group"),
                 alt.Tooltip("minute:Q", format=".2~f", title="fleet.axis.minute"),

@@ -6,17 +6,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from k3core.errors import require, require_count
 from k3core.fleet import theory
 from k3core.fleet.ring import RING_SIZE, ConsistentHashRing
-from k3core.fleet.stats import order_statistic
-from k3core.studies.fleet.bins import bin_index, bin_size_s
-from k3core.studies.fleet.scenario import PAGE, Scenario, kept_run, page_scenario
-from k3core.units import count_text, percent_text
+from k3core.studies.fleet.scenario import PAGE, kept_run, page_scenario
+from k3core.studies.fleet.through_failure import through_failure
+from k3core.units import count_text, percent_text, seconds_text
 
 REFERENCE_VNODES = (1, 8, 40, 160)
 MAX_SESSIONS = 1_000_000
@@ -167,7 +164,7 @@ def _arcs(ring: ConsistentHashRing) -> list[tuple[str, float, float]]:
 
 @dataclass(frozen=True)
 class FailoverStudy:
-    """Tables ``moved``, ``after``, ``share``, ``arcs``, ``timeline``, ``marks``.
+    """Tables ``moved``, ``after``, ``share``, ``arcs``, and those of ``through_failure``.
 
     Attributes:
         num_moved, num_collateral: sessions of the victim, and others, that changed cluster.
@@ -209,6 +206,20 @@ class FailoverStudy:
             "tokens": count_text(self.reprefilled_tokens),
         }
 
+    @property
+    def seen(self) -> dict[str, str]:
+        """Reuse and P95 of both groups while a cluster was down; empty when none was."""
+        rows = self.tables["while_down"].set_index(["group", "run"])
+        words = {}
+        for group in ("victim", "others"):
+            for run in ("failed", "calm"):
+                if (group, run) not in rows.index:
+                    return {}
+                row = rows.loc[(group, run)]
+                words[f"{group}_{run}_reuse"] = percent_text(row["reuse"])
+                words[f"{group}_{run}_p95"] = seconds_text(row["p95_s"])
+        return words
+
 
 def minimal_perturbation(
     num_ring_sessions: int = 600, victim: int = PAGE.failures[0][0], **params: Any
@@ -237,7 +248,8 @@ def minimal_perturbation(
     kept = Counter(now for was, now in pairs if was == now)
     clusters = [f"c{index}" for index in range(p.clusters)]
     band = theory.share_band(p.clusters, p.vnodes)
-    timeline, marks, facts = _timeline(p, victim)
+    home, _ = build_ring(p.clusters, p.vnodes).route_many(kept_run(p).workload.sessions)
+    result, in_run = through_failure(p, victim, home)
     return FailoverStudy(
         num_sessions=num_ring_sessions,
         victim=gone,
@@ -249,9 +261,9 @@ def minimal_perturbation(
         share_low=band.low,
         share_high=band.high,
         top_heir_share=max(heirs.values()) / num_moved if num_moved else 0.0,
-        num_failovers=facts[0],
-        num_waiting_moved=facts[1],
-        reprefilled_tokens=facts[2],
+        num_failovers=result.num_failovers,
+        num_waiting_moved=result.num_moved,
+        reprefilled_tokens=result.reprefilled_tokens,
         tables={
             "moved": pd.DataFrame(
                 {
@@ -291,43 +303,6 @@ def minimal_perturbation(
                     if cluster == gone
                 ]
             ),
-            "timeline": timeline,
-            "marks": marks,
+            **in_run,
         },
     )
-
-
-def _timeline(p: Scenario, victim: int) -> tuple[pd.DataFrame, pd.DataFrame, tuple[int, int, int]]:
-    """Reuse and P95 through time: sessions whose home on the ring is the victim, and the others."""
-    result = kept_run(p)
-    workload = result.workload
-    home, _ = build_ring(p.clusters, p.vnodes).route_many(workload.sessions)
-    size_s = bin_size_s(float(workload.arrival_s[-1]), max_bins=24)
-    index = bin_index(workload.arrival_s, size_s)
-    groups: tuple[tuple[str, NDArray[np.bool_]], ...] = (
-        ("victim", home == victim),
-        ("others", home != victim),
-    )
-    rows = []
-    for number in range(int(index.max()) + 1):
-        for group, members in groups:
-            chosen = result.is_served & members & (index == number)
-            num_tokens = int(workload.input_len[chosen].sum())
-            if num_tokens:
-                rows.append(
-                    {
-                        "minute": number * size_s / 60,
-                        "group": group,
-                        "reuse": int(result.reused_len[chosen].sum()) / num_tokens,
-                        "p95_s": order_statistic(result.all_ttft_s[chosen], 0.95),
-                        "num_requests": int(chosen.sum()),
-                    }
-                )
-    marks = [
-        {"event": event, "minute": at_s / 60}
-        for _, fails_s, returns_s in p.failures
-        for event, at_s in (("fails", fails_s), ("returns", returns_s))
-        if at_s <= float(workload.arrival_s[-1])
-    ]
-    facts = result.num_failovers, result.num_moved, result.reprefilled_tokens
-    return pd.DataFrame(rows), pd.DataFrame(marks, columns=["event", "minute"]), facts

@@ -46,6 +46,17 @@ def test_published_curve_says_when_drafting_loses():
     assert speculation.load_gain(3.84, 8, 4, cost) > 1 > speculation.load_gain(3.84, 8, 64, cost)
 
 
+def test_measured_gain_is_read_between_points_and_never_beyond():
+    curve = speculation.INFERA_74
+    assert [curve.gain_at(p.concurrency) for p in curve.points] == pytest.approx(
+        [p.gain for p in curve.points]
+    )
+    assert curve.gain_at(curve.break_even) == pytest.approx(1)
+    assert curve.gain_at(3) is curve.gain_at(65) is curve.gain_at(0) is None
+    with pytest.raises(CapacityError, match="concurrency"):
+        curve.gain_at(-1)
+
+
 def test_balance_names_what_drafting_takes():
     drafted = plan(Deployment(tp=8, pool_rule="split", mean_tokens=8192, budget_gib=28.5))
     plain = plan(dataclasses.replace(drafted.deployment, drafts=0))

@@ -262,6 +262,27 @@ def test_controls_of_a_scene_change_its_numbers(scene, key, raw):
     )
 
 
+@pytest.mark.parametrize(
+    ("query", "words", "gain"),
+    [
+        ({}, "at 49 requests in flight it loses: 0.94x", "0.94x"),
+        ({"budget_gib": "8"}, "pays at 13 requests in flight: 1.18x", "1.18x"),
+        ({"budget_gib": "200"}, "was not measured", "-"),
+        ({"draft_len": "0"}, "Without drafts a step brings one token, and 51 requests", "-"),
+    ],
+)
+def test_drafts_are_judged_by_the_measured_curve(query, words, gain):
+    app = open_page(capacity_scene="drafts", **query)
+    assert words in " ".join(texts(app))
+    assert values(app)[1] == gain
+
+
+def test_a_moved_acceptance_is_no_longer_called_published():
+    for query, published in (({}, True), ({"acceptance_len": "3.85"}, False)):
+        label = shown(open_page(capacity_scene="drafts", **query))[0][0][0]
+        assert ("published" in label) == published
+
+
 def test_a_bad_value_in_the_link_is_noted():
     assert open_page(grid_dcp="3", capacity_scene="grid").warning
 

@@ -309,6 +309,31 @@ def test_drafts_take_requests_and_give_tokens():
     assert counts.loc[counts["chosen"], "drafts"].item() == 7
 
 
+def test_measured_curve_is_read_at_the_requests_in_flight():
+    """49 of 64 on a log scale: between 0.99 and 0.90, so drafting loses there."""
+    study = drafts()
+    assert study.balance.requests_drafted == 49
+    assert study.measured_gain == pytest.approx(0.94, abs=0.005)
+    assert study.tables["here"].to_dict("list") == {
+        "concurrency": [49],
+        "gain": [study.measured_gain],
+    }
+    few = drafts(budget_gib=8.0)
+    assert few.balance.requests_drafted < study.break_even
+    assert few.measured_gain > 1
+    many = drafts(budget_gib=200.0)
+    assert many.measured_gain is None
+    assert many.tables["here"].empty
+    assert drafts(draft_len=0).measured_gain is None
+
+
+def test_only_an_unmoved_published_length_is_published():
+    assert drafts().is_published
+    assert drafts(draft_len=4).is_published
+    assert not drafts(acceptance_len=3.85).is_published
+    assert not drafts(draft_len=5).is_published
+
+
 def test_low_acceptance_makes_drafts_lose_on_a_full_replica():
     study = drafts(acceptance_len=1.0, rollback_scheme="snapshots")
     assert (study.tables["counts"]["gain"].iloc[1:] < 1).all()

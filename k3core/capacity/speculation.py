@@ -108,6 +108,19 @@ class LoadCurve:
                 return low.concurrency * math.exp(part * step)
         return math.inf
 
+    def gain_at(self, concurrency: float) -> float | None:
+        """Measured gain at a concurrency, between two points on a log scale of it.
+
+        None outside the measured points: nothing is extrapolated.
+        """
+        require_number("concurrency", concurrency, least=0, error=CapacityError)
+        for low, high in pairwise(self.points):
+            if low.concurrency <= concurrency <= high.concurrency:
+                part = math.log(concurrency / low.concurrency)
+                part /= math.log(high.concurrency / low.concurrency)
+                return low.gain + part * (high.gain - low.gain)
+        return None
+
     def fitted_row_cost(self, tokens_per_step: float) -> float:
         """FITTED: time of one verified row, as a part of a step's constant time.
 

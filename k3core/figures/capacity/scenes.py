@@ -16,7 +16,7 @@ _VERDICT_SHAPES = ("circle", "square", "diamond", "triangle-up", "cross")
 def fig_drafts(tables: Tables) -> Panels:
     """What drafts earn and take: gain of a full replica, requests in flight, gain under load.
 
-    Tables: ``counts`` and ``load`` of ``DraftStudy``.
+    Tables: ``counts``, ``load`` and ``here`` of ``DraftStudy``.
     """
     counts = tables["counts"]
     x = alt.X("drafts:O").axis(title="capacity.axis.drafts", labelAngle=0)
@@ -91,6 +91,16 @@ def fig_drafts(tables: Tables) -> Panels:
         .transform_calculate(one="1")
         .mark_rule(strokeDash=[4, 4], color=style.NEUTRAL)
         .encode(alt.Y("one:Q").scale(domain=[0, top], nice=False)),
+        alt.Chart(tables["here"])
+        .mark_point(filled=True, size=150, opacity=1, color=style.REJECTED)
+        .encode(
+            load_x,
+            load_y,
+            tooltip=[
+                alt.Tooltip("concurrency:Q", title="capacity.axis.requests"),
+                alt.Tooltip("gain:Q", format=".2f", title="capacity.axis.gain"),
+            ],
+        ),
     ).properties(height=260, title="capacity.panel.draft_load")
     return {"gain": gain, "in_flight": in_flight, "load": load}
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from k3core.capacity import speculation
 from k3core.capacity.planner import plan
-from k3core.capacity.speculation import DraftBalance
+from k3core.capacity.speculation import DraftBalance, LoadCurve
 from k3core.studies.capacity.plan import deployment
 
 MAX_DRAFTS = 7
@@ -23,11 +23,18 @@ class DraftStudy:
             gain of a full replica whose steps take equally long, bytes moved per token.
         load: gain against concurrency: measured (published) and with the fitted constant.
         positions: acceptance per position that gives the acceptance length.
+        here: the requests in flight with their measured gain; empty outside the measured points.
+
+    ``measured_gain`` is that gain, of ``curve``, or None; ``is_published`` says whether the tokens
+    per step are a published value as it stands, neither moved nor interpolated.
     """
 
     tables: dict[str, pd.DataFrame]
     balance: DraftBalance
     break_even: float
+    curve: LoadCurve
+    measured_gain: float | None
+    is_published: bool
     fitted_row_cost: float
     source: str
     golden_source: str
@@ -70,17 +77,24 @@ def drafts(acceptance_len: float = 3.84, **inputs: object) -> DraftStudy:
         ("fitted", c, speculation.load_gain(acceptance_len, width, c, fitted))
         for c in (4, 6, 8, 12, 16, 24, 32, 48, 64)
     ]
+    found = speculation.balance(plain, plan(replace(chosen, drafts=count)), length)
+    measured = curve.gain_at(found.requests_drafted) if count else None
+    here = [] if measured is None else [(found.requests_drafted, measured)]
     schedule = speculation.golden_schedule(max(length, 1.0), count) if count else ()
     return DraftStudy(
         tables={
             "counts": pd.DataFrame(rows),
             "load": pd.DataFrame(load, columns=["curve", "concurrency", "gain"]),
+            "here": pd.DataFrame(here, columns=["concurrency", "gain"]),
             "positions": pd.DataFrame(
                 {"position": range(1, count + 1), "acceptance": list(schedule)}
             ),
         },
-        balance=speculation.balance(plain, plan(replace(chosen, drafts=count)), length),
+        balance=found,
         break_even=curve.break_even,
+        curve=curve,
+        measured_gain=measured,
+        is_published=scale == 1 and count in speculation.GOLDEN_LENGTHS,
         fitted_row_cost=fitted,
         source=curve.source,
         golden_source=speculation.GOLDEN_SOURCE,

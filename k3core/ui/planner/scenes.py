@@ -56,9 +56,25 @@ def drafts_scene(page: Page, inputs: Mapping[str, Any]) -> None:
     knob = page.body_controls(Slider("acceptance_len", 3.84, "", low=1.0, high=8.0, step=0.01))
     r = page.study(studies.drafts, acceptance_len=knob.acceptance_len, **inputs)
     found = r.balance
+    gain = r.measured_gain
+    is_point = found.requests_drafted in {point.concurrency for point in r.curve.points}
     page.metrics(
-        Metric("tokens_per_step", f"{found.tokens_per_step:.2f}", "published"),
-        Metric("verify_width", str(found.verify_width), "derived"),
+        Metric(
+            "tokens_per_step",
+            f"{found.tokens_per_step:.2f}",
+            "published" if r.is_published else "derived",
+            page.t("unit.verified", count=found.verify_width),
+        ),
+        Metric(
+            "measured_gain",
+            "-" if gain is None else f"{gain:.2f}x",
+            "published" if is_point else "derived",
+            page.t(
+                "unit.measured",
+                low=r.curve.points[0].concurrency,
+                high=r.curve.points[-1].concurrency,
+            ),
+        ),
         Metric("added", bytes_text(found.added_bytes), "derived"),
         Metric(
             "in_flight_change",
@@ -83,8 +99,7 @@ def drafts_scene(page: Page, inputs: Mapping[str, Any]) -> None:
             ),
             "load": r.tables["load"],
         },
-        tokens=f"{found.tokens_per_step:.2f}",
-        requests=count_text(found.requests_drafted),
+        finding=drafts_finding(page, r),
         even=count_text(r.break_even),
         cost=percent_text(r.fitted_row_cost),
         plain=bytes_text(found.traffic_plain),
@@ -92,6 +107,21 @@ def drafts_scene(page: Page, inputs: Mapping[str, Any]) -> None:
     )
     st.caption(f"{r.source} · {r.golden_source}")
     rule_caption(page, inputs["pool_rule"])
+
+
+def drafts_finding(page: Page, r: Any) -> str:
+    """Tokens per step, and what the measured curve says at the requests in flight."""
+    found, gain = r.balance, r.measured_gain
+    words = {
+        "tokens": f"{found.tokens_per_step:.2f}",
+        "requests": count_text(found.requests_drafted),
+        "drafts": r.curve.drafts,
+    }
+    if found.drafts == 0:
+        return page.t("drafts.none", **words)
+    if gain is None:
+        return page.t("drafts.unmeasured", **words)
+    return page.t("drafts.pays" if gain >= 1 else "drafts.loses", gain=f"{gain:.2f}", **words)
 
 
 def grid_scene(page: Page, inputs: Mapping[str, Any]) -> None:

@@ -282,7 +282,7 @@ def draw_ring() -> None:
     page.section(
         "ring",
         figures.fig_fleet_hash_ring(r.tables),
-        formula=r"\mathrm{CV} = \sqrt{\frac{N-1}{N V + 1}} = "
+        formula=r"\frac{\text{std}}{\text{mean}}\text{ of a share} = \sqrt{\frac{N-1}{N V + 1}} = "
         rf"\sqrt{{\frac{{{r.num_clusters - 1}}}{{{r.num_clusters} \cdot {r.vnodes} + 1}}}}"
         rf" = {r.cv:.3f}",
         tables=tables_of(r, "sessions", "shares", "imbalance"),

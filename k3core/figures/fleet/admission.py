@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -39,19 +41,20 @@ def _by_class() -> tuple[alt.YOffset, alt.Color]:
     return offset, color
 
 
-def _bars(
+def _rows(
     table: pd.DataFrame, column: str, axis: alt.Axis, number: str, scale: alt.Scale
 ) -> alt.LayerChart:
-    """One bar per setting and class with its number at the end."""
-    table = table.assign(floor=scale.domain[0])
+    """One bar per setting and class with its number behind it; a point on a log axis."""
     base = style.labelled(style.labelled(alt.Chart(table), "setting"), "cls")
     offset, color = _by_class()
     x = alt.X(f"{column}:Q").scale(scale).axis(axis)
     y = _row(_SETTINGS)
+    edge: dict[str, Any] = {"stroke": style.NEUTRAL, "strokeWidth": 0.8}
+    is_log = scale.type == "log"  # where the length of a bar means nothing
+    mark = base.mark_point(filled=True, size=110, opacity=1, **edge) if is_log else None
     return layer(
-        base.mark_bar(stroke=style.NEUTRAL, strokeWidth=0.8).encode(
+        (mark or base.mark_bar(**edge)).encode(
             x,
-            alt.X2("floor:Q"),
             y,
             offset,
             color,
@@ -65,7 +68,7 @@ def _bars(
             ],
         ),
         base.transform_calculate(words=number)
-        .mark_text(align="left", dx=4, fontSize=11)
+        .mark_text(align="left", dx=9 if is_log else 4, fontSize=11)
         .encode(x, y, offset, alt.Text("words:N")),
     )
 
@@ -78,25 +81,24 @@ def fig_fleet_budget(tables: Tables) -> Panels:
     table = tables["classes"]
     served = table[table["p95_s"].notna()]
     low, high = seconds_ends(served["p95_s"])
-    # Room for the shortest bar, for the number at the end of a bar, for what is off the scale.
-    low, high = low / 2, 4 * high
+    high *= 4  # room for the number behind a point, and for what is off the scale
     most = float(table["num_refused"].max())
     return {
-        "p95": _bars(
+        "p95": _rows(
             served,
             "p95_s",
             seconds_axis("fleet.axis.p95", low, high),
             "format(datum.p95_s, ',.3~r') + ' s'",
             alt.Scale(type="log", domain=[low, high], nice=False),
         ).properties(height=350, title="fleet.panel.p95"),
-        "refused": _bars(
+        "refused": _rows(
             table,
             "num_refused",
             alt.Axis(title="fleet.axis.num_refused", format="d", tickMinStep=1),
             "format(datum.num_refused, ',') + ' / ' + format(datum.num_arrived, ',')",
             alt.Scale(domain=[0, max(4.0, most * 1.35)]),
         ).properties(height=350, title="fleet.panel.refused"),
-        "goodput": _bars(
+        "goodput": _rows(
             table,
             "goodput",
             alt.Axis(title="fleet.axis.goodput", format="%", values=[0, 0.25, 0.5, 0.75, 1]),
@@ -124,7 +126,6 @@ def _misleading(table: pd.DataFrame, low: float, high: float) -> alt.LayerChart:
         shown=folded["value"].clip(upper=high),
         infinite=infinite,
         value=folded["value"].where(~infinite),
-        floor=low,
     )
     base = style.labelled(style.labelled(alt.Chart(folded), "case"), "how")
     hows = ["served_only", "with_refusals"]
@@ -142,7 +143,7 @@ def _misleading(table: pd.DataFrame, low: float, high: float) -> alt.LayerChart:
     color = (
         alt.Color("how:N")
         .scale(domain=hows, range=[style.NEUTRAL, style.REJECTED])
-        .legend(style.legend(symbolStrokeWidth=0))
+        .legend(style.legend(symbolStrokeWidth=2))
         .title(None)
     )
     tooltip = [
@@ -154,17 +155,13 @@ def _misleading(table: pd.DataFrame, low: float, high: float) -> alt.LayerChart:
     wrong = base.transform_filter("datum.how == 'with_refusals'")
     return layer(
         base.transform_filter("datum.how == 'served_only'")
-        .mark_bar(size=11, yOffset=-7)
-        .encode(x, alt.X2("floor:Q"), y, color, tooltip=tooltip),
-        wrong.mark_bar(
-            size=11,
-            yOffset=7,
-            fillOpacity=0.15,
-            stroke=style.REJECTED,
-            strokeDash=[4, 3],
-            strokeWidth=1.2,
-        ).encode(x, alt.X2("floor:Q"), y, color, tooltip=tooltip),
-        wrong.transform_calculate(hatch="datum.infinite ? '╱╱╱╱╱╱╱╱ ∞' : '╱╱'")
-        .mark_text(align="right", dx=-4, dy=7, fontSize=11, color=style.REJECTED, fontWeight="bold")
-        .encode(x, y, alt.Text("hatch:N"), tooltip=tooltip),
+        .mark_point(filled=True, size=110, opacity=1, yOffset=-7)
+        .encode(x, y, color, tooltip=tooltip),
+        wrong.mark_point(
+            filled=False, shape="diamond", size=130, opacity=1, strokeWidth=2, yOffset=7
+        ).encode(x, y, color, tooltip=tooltip),
+        wrong.transform_filter("datum.infinite")
+        .transform_calculate(beyond="'∞ →'")
+        .mark_text(align="right", dx=-10, dy=7, fontSize=13, color=style.REJECTED)
+        .encode(x, y, alt.Text("beyond:N"), tooltip=tooltip),
     ).properties(height=350, title="fleet.panel.misleading")

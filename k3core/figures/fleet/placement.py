@@ -164,7 +164,12 @@ def fig_fleet_minimal_perturbation(tables: Tables) -> Panels:
         .sort(["stays", "moved", "collateral"])
         .axis(title=None, labelExpr=style.label_expr(), labelLimit=150)
     )
-    count = alt.X("num_sessions:Q").axis(title="fleet.axis.num_sessions", format="d")
+    room = 1.3 * float(tables["moved"]["num_sessions"].sum())  # for the number behind a bar
+    count = (
+        alt.X("num_sessions:Q")
+        .scale(domain=[0, room], nice=False)
+        .axis(title="fleet.axis.num_sessions", format="d", tickCount=4)
+    )
     moved = layer(
         moved_base.mark_bar().encode(
             count,

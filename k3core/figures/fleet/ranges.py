@@ -1,6 +1,6 @@
 """Routers over a range of one quantity, a line each: waiting, reuse, balance, first tokens in time.
 
-The four panels share their marks: a shape per router, the chosen one thick.
+The four panels share their marks: a shape and a dash per router, the chosen one thick.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from k3core.figures import style
 from k3core.figures.fleet.common import Panels, Tables, layer, seconds_axis
 
 _SHAPES = ["circle", "square", "triangle-up", "diamond", "cross"]
+_DASHES = [[1, 0], [9, 3], [2, 3], [9, 3, 2, 3], [5, 5]]
 
 
 def fig_fleet_range(tables: Tables) -> Panels:
@@ -82,13 +83,17 @@ def _lines(table: pd.DataFrame, y: alt.Y) -> alt.LayerChart:
         .legend(style.legend())
         .title(None)
     )
+    dash = (
+        alt.StrokeDash("router:N")
+        .scale(domain=routers, range=_DASHES[: len(routers)])
+        .legend(style.legend())
+        .title(None)
+    )
     layers = []
-    for which, width, size in (("!datum.chosen", 1.2, 60), ("datum.chosen", 4, 170)):
+    for which, width, size in (("!datum.chosen", 1.8, 75), ("datum.chosen", 4, 170)):
         some = base.transform_filter(which)
         layers += [
-            some.mark_line(color=style.NEUTRAL, strokeWidth=width).encode(
-                x, y, alt.Detail("router:N")
-            ),
+            some.mark_line(color=style.NEUTRAL, strokeWidth=width).encode(x, y, dash),
             some.mark_point(filled=True, color=style.NEUTRAL, size=size, opacity=1).encode(
                 x, y, shape, tooltip=tooltip
             ),

@@ -226,7 +226,17 @@ def load_strip(tables: Tables) -> alt.LayerChart:
             x,
             alt.X2("end_minute:Q"),
             y,
-            alt.Opacity("load:Q").scale(type="sqrt", domain=[0, 1], range=[0.04, 1]).legend(None),
+            alt.Opacity("load:Q")
+            .scale(type="sqrt", domain=[0, 1], range=[0.04, 1])
+            .legend(
+                orient="top",
+                values=[0.1, 0.25, 0.5, 1],
+                format="%",
+                title="fleet.axis.busy",
+                symbolType="square",
+                symbolFillColor=style.NEUTRAL,
+                symbolStrokeWidth=0,
+            ),
             tooltip=tooltip,
         ),
         cells.transform_filter("datum.load > 1")
@@ -244,6 +254,10 @@ def load_strip(tables: Tables) -> alt.LayerChart:
         .encode(x, alt.X2("end_minute:Q"), y),
         *event_rules(tables["marks"], x),
     ]
-    return layer(*layers).properties(
-        height=90 + len(order) * (22 if len(order) <= 12 else 14), title="fleet.panel.strip"
+    return (
+        layer(*layers)
+        .resolve_scale(opacity="independent")
+        .properties(
+            height=120 + len(order) * (22 if len(order) <= 12 else 14), title="fleet.panel.strip"
+        )
     )

@@ -174,12 +174,12 @@ def _balance(table: pd.DataFrame) -> alt.LayerChart:
             tooltip=[
                 alt.Tooltip("router_text:N", title="fleet.axis.router"),
                 alt.Tooltip("peak_to_mean:Q", format=".3f", title="fleet.axis.peak_to_mean"),
-                alt.Tooltip("load_cv:Q", format=".3f", title="fleet.axis.load_cv"),
+                alt.Tooltip("load_cv:Q", format=".1%", title="fleet.axis.load_cv"),
                 alt.Tooltip("utilisation:Q", format=".1%", title="fleet.axis.utilisation"),
             ],
         ),
         base.transform_calculate(
-            words="format(datum.peak_to_mean, '.2f') + ' (CV ' + format(datum.load_cv, '.2f') + ')'"
+            words="format(datum.peak_to_mean, '.2f') + ' (±' + format(datum.load_cv, '.0%') + ')'"
         )
         .mark_text(align="left", dx=5)
         .encode(x, y, alt.Text("words:N")),

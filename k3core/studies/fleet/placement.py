@@ -52,6 +52,7 @@ class RingStudy:
             "high": f"{self.peak_high:.2f}",
             "sessions": count_text(self.num_sessions),
             "most": count_text(self.num_peak_sessions),
+            "ratio": f"{self.num_peak_sessions * self.num_clusters / self.num_sessions:.2f}",
         }
 
 

@@ -87,7 +87,7 @@ class RoutersStudy:
                 f"{count_text(row['num_refused'])} / {count_text(row['num_arrived'])}",
                 {"share": percent_text(row["goodput"]), "slo": f"{row['slo_s']:g}"},
             ),
-            "balance": (f"{row['peak_to_mean']:.2f}", {"cv": f"{row['load_cv']:.2f}"}),
+            "balance": (f"{row['peak_to_mean']:.2f}", {"spread": percent_text(row["load_cv"], 0)}),
             "saved": (f"${row['saved_money']:,.2f}", {"full": f"${row['full_money']:,.2f}"}),
         }
 

@@ -110,6 +110,11 @@ page.section(
     reason=page.t(f"reason.{run.loss_reason}", mla=count_text(run.matched_mla_tokens)),
     model=page.t(f"option.{v.model}"),
     tp=v.tp,
+    kda=growth.num_kda_layers,
+    mla=growth.num_mla_layers,
+    format=page.t(f"option.{v.mla_dtype}"),
+    state_equal=count_text(growth.state_equal_tokens),
+    message_equal=count_text(growth.message_equal_tokens),
 )
 
 marks = {"kept": ":green-background[{}]", "rejected": ":red-background[~~{}~~]", "model": "{}"}
@@ -120,6 +125,7 @@ page.section(
         marks[token.status].format(token.word) for token in tables["tokens"].itertuples()
     ),
 )
+rejected = tables["by_draft"].set_index("draft_len")["rejected_tokens"]
 page.section(
     "drafts",
     figures.draft_pictures(tables),
@@ -128,6 +134,11 @@ page.section(
     rf" = {run.expected_tokens_per_step:.2f}\ \text{{tokens per step}}",
     tables={name: tables[name] for name in ("by_draft", "rollback")},
     drafts=v.engine_drafts,
+    first=count_text(rejected.loc[1]),
+    last=count_text(rejected.iloc[-1]),
+    longest=rejected.index[-1],
+    worst=count_text(rejected.max()),
+    worst_k=rejected.idxmax(),
     measured=f"{run.tokens_per_step:.2f}",
     expected=f"{run.expected_tokens_per_step:.2f}",
 )

@@ -47,23 +47,47 @@ toy = page.study(
     toy_len=v.kcp_toy_len,
     seed=v.seed,
 )
+kda, mla = sent.num_kda_layers, sent.num_mla_layers
+row_format = page.t(f"option.{v.kcp_row_dtype}")
 page.metrics(
-    ui.Metric("message", bytes_text(sent.message_bytes), "derived"),
-    ui.Metric("rows", bytes_text(sent.rows_sent_bytes), "derived"),
-    ui.Metric("equal", count_text(sent.equal_tokens), "derived"),
+    ui.Metric(
+        "message",
+        bytes_text(sent.message_bytes),
+        "derived",
+        page.t("value.message", layers=kda, total=bytes_text(kda * sent.message_bytes)),
+    ),
+    ui.Metric(
+        "rows",
+        bytes_text(sent.rows_sent_bytes),
+        "derived",
+        page.t(
+            "value.rows",
+            layers=mla,
+            total=bytes_text(mla * sent.rows_sent_bytes),
+            format=row_format,
+        ),
+    ),
+    ui.Metric(
+        "equal",
+        count_text(sent.equal_tokens),
+        "derived",
+        page.t("value.equal", total=count_text(sent.equal_tokens_of_model)),
+    ),
     ui.Metric("error", error_text(toy.output_error), "live"),
 )
 ratio = sent.tokens_per_rank / sent.equal_tokens
-verdict = "alone" if v.kcp_ranks == 1 else "crossing_below" if ratio >= 1 else "crossing_above"
 wide, narrow = st.columns([2.1, 1], gap="medium")
 with wide:
     page.main(
         figures.main_picture(sent.tables),
         Wide(sent.tables["squares"], ("rank", "kind", "bytes")),
         crossing=page.t(
-            f"main.{verdict}",
+            "main.alone" if v.kcp_ranks == 1 else "main.crossing",
             tokens=count_text(sent.tokens_per_rank),
-            ratio=f"{max(ratio, 1 / ratio):.1f}",
+            ratio=f"{ratio:.3g}",
+            whole=f"{sent.tokens_per_rank / sent.equal_tokens_of_model:.3g}",
+            kda=kda,
+            mla=mla,
         ),
     )
 with narrow:
@@ -93,6 +117,8 @@ page.section(
         rf"{num(sent.one_message_bytes)}\ \text{{B}}",
         rf"\tfrac{{{num(sent.one_message_bytes)}}}{{{num(sent.row_bytes)}}} = "
         rf"{num(round(sent.equal_tokens, 1))}\ \text{{tokens}}",
+        rf"\tfrac{{{kda} \cdot {num(sent.one_message_bytes)}}}{{{mla} \cdot {num(sent.row_bytes)}}}"
+        rf" = {num(round(sent.equal_tokens_of_model, 1))}\ \text{{tokens, whole model}}",
     ],
     tables={
         "traffic": Wide(toy.tables["traffic"], ("rank", "sent_bytes", "received_bytes")),
@@ -130,7 +156,7 @@ page.section(
     "length",
     figures.length_pictures(sent.tables),
     tables={"by_length": sent.tables["by_length"]},
-    expanded=False,
+    format=row_format,
 )
 page.words(
     rows=bytes_text(sent.rows_sent_bytes),

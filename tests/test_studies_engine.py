@@ -152,6 +152,14 @@ def test_production_curves_are_those_of_k3_at_tp8() -> None:
     assert table["kcp"].unique().tolist() == [69 * 12 * 128 * 256 * 4]
 
 
+@pytest.mark.parametrize("world", [1, 2, 8, 16])
+def test_a_rank_sends_one_message_and_receives_all_others(world: int) -> None:
+    message = growth(world=world).tables["message_by_length"].groupby("way")["bytes"].unique()
+    one = 69 * 12 * 128 * 256 * 4
+    assert message["sent"].tolist() == [one if world > 1 else 0]
+    assert message["received"].tolist() == [(world - 1) * one]
+
+
 def test_one_rank_sends_no_message(study: EngineStudy) -> None:
     alone = growth(world=1)
     assert alone.message_bytes == 0

@@ -6,6 +6,7 @@ import pytest
 from k3core.errors import K3Error
 from k3core.figures import parallel as figures
 from k3core.figures.parallel import ranks
+from k3core.studies.engine.growth import growth
 from k3core.studies.parallel import TOLERANCE, document_lens, exchange, merge_check
 
 
@@ -20,6 +21,18 @@ def test_message_of_kimi_k3_does_not_depend_on_the_length():
 )
 def test_message_and_rows_weigh_the_same_at_the_published_length(tp, row_dtype, expected):
     assert round(exchange(tp=tp, row_dtype=row_dtype).equal_tokens) == expected
+
+
+def test_the_whole_model_weighs_the_same_where_its_layers_say():
+    """Kimi K3: 69 KDA and 24 MLA layers, 1365.33 * 69 / 24 = 3925.33."""
+    study = exchange(tp=8, row_dtype="bfloat16")
+    assert study.equal_tokens_of_model == pytest.approx(3_925.33, abs=0.01)
+
+
+def test_the_crossing_is_that_of_the_engine_page_in_the_same_format():
+    there = growth(tp=8, mla_dtype="float8", world=8)
+    here = exchange(tp=8, row_dtype="float8", ranks=8)
+    assert there.message_equal_tokens == pytest.approx(here.equal_tokens_of_model)
 
 
 def test_rows_grow_with_the_tokens_of_a_rank():

@@ -67,6 +67,13 @@ class ExchangeStudy:
     mla_seconds: float
     num_used: int
     num_gathered: int
+    num_kda_layers: int
+    num_mla_layers: int
+
+    @property
+    def equal_tokens_of_model(self) -> float:
+        """The same over all KDA layers (messages) and all MLA layers (rows)."""
+        return self.equal_tokens * self.num_kda_layers / self.num_mla_layers
 
     @property
     def equal_tokens(self) -> float:
@@ -174,6 +181,8 @@ def exchange(
         mla_seconds=seconds(rows_sent, ranks),
         num_used=int((tables["pairs"]["status"] == "used").sum()),
         num_gathered=ranks * (ranks - 1),
+        num_kda_layers=preset.num_kda_layers,
+        num_mla_layers=preset.num_mla_layers,
     )
 
 

@@ -159,7 +159,6 @@ def _tokens(canvas: _Canvas, squares: pd.DataFrame) -> alt.Chart:
         end=squares["end"] - pad,
         top=bottom - side + 2.2,
         bottom=bottom,
-        filled=(squares["status"] == "kept").map({True: 1.0, False: 0.1}),
     )
     return (
         style.labelled(alt.Chart(cells), "kind")
@@ -171,7 +170,6 @@ def _tokens(canvas: _Canvas, squares: pd.DataFrame) -> alt.Chart:
             alt.Y2("bottom:Q"),
             canvas.fill(),
             alt.Stroke("kind:N").scale(_MARK_SCALE).legend(None),
-            alt.FillOpacity("filled:Q").scale(None).legend(None),
             tooltip=[
                 alt.Tooltip("slot:Q", title="engine.axis.slot"),
                 alt.Tooltip("kind_text:N", title="engine.axis.status"),
@@ -292,7 +290,9 @@ def _pages(canvas: _Canvas, pages: pd.DataFrame) -> list[alt.Chart]:
     ends["middle"] = ends.groupby("lane")["middle"].transform(_apart)
     sums = (
         style.labelled(alt.Chart(ends), "part")
-        .transform_calculate(words=f"datum.pages + ({_NARROW} ? '' : ' ' + datum.part_text)")
+        .transform_calculate(
+            words=f"datum.pages + ' ' + labels[datum.part + ({_NARROW} ? '_short' : '')]"
+        )
         .mark_text(align="left", dx=5, fontSize=10)
         .encode(canvas.x("at"), canvas.y("middle"), alt.Text("words:N"))
     )

@@ -92,27 +92,39 @@ def fig_engine_before_after(tables: Tables) -> dict[str, Chart]:
         .properties(height=280, title="engine.panel.kv_bytes")
     )
 
-    message = alt.Chart(tables["message_by_length"])
+    message = tables["message_by_length"]
+    named_at = message["way"].map({"sent": 2**12, "received": 2**17})
+    message_base = style.labelled(alt.Chart(message), "way")
+    way = (
+        alt.Color("way:N")
+        .scale(domain=["sent", "received"], range=[style.KDA, style.NEUTRAL])
+        .legend(_LINES)
+        .title(None)
+    )
     high = max(float(tables["message_by_length"]["bytes"].max()), float(2**20))
-    kcp = (
-        message.mark_line(
-            point=alt.OverlayMarkDef(color=style.KDA, size=40),
-            strokeWidth=2.5,
-            strokeDash=[6, 4],
-            color=style.KDA,
-        )
-        .encode(
-            alt.X("num_tokens:Q").scale(_TOKENS).axis(_TOKENS_AXIS),
-            alt.Y("bytes:Q")
-            .scale(domain=[0, 2.0 ** (int(high).bit_length())], nice=False)
-            .axis(style.bytes_axis("engine.axis.message_bytes", high=high)),
+    message_y = (
+        alt.Y("bytes:Q")
+        .scale(domain=[0, 2.0 ** (int(high).bit_length())], nice=False)
+        .axis(style.bytes_axis("engine.axis.message_bytes", high=high))
+    )
+    message_x = alt.X("num_tokens:Q").scale(_TOKENS).axis(_TOKENS_AXIS)
+    kcp = alt.layer(
+        message_base.mark_line(strokeWidth=2.5, strokeDash=[6, 4]).encode(
+            message_x,
+            message_y,
+            way,
             tooltip=[
+                alt.Tooltip("way_text:N", title="engine.axis.what"),
                 alt.Tooltip("num_tokens:Q", format=",", title="engine.axis.text_len"),
                 alt.Tooltip("bytes:Q", format=",", title="engine.axis.exact_bytes"),
             ],
-        )
-        .properties(height=280, title="engine.panel.kcp")
-    )
+        ),
+        style.labelled(alt.Chart(message[message["num_tokens"] == named_at]), "way")
+        .transform_calculate(value="datum.bytes")
+        .transform_calculate(words=f"datum.way_text + ': ' + ({style.BYTES_LABELS})")
+        .mark_text(dy=-9, fontSize=12, fontWeight="bold")
+        .encode(message_x, message_y, alt.Text("words:N")),
+    ).properties(height=280, title="engine.panel.kcp")
 
     compare = tables["compare"].melt(
         id_vars="metric", value_vars=["without_prefix", "with_prefix"], var_name="lane"

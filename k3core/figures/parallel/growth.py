@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import altair as alt
@@ -91,16 +92,20 @@ def time_pictures(tables: Tables) -> dict[str, Chart]:
     def micros(table: pd.DataFrame) -> pd.DataFrame:
         return table.assign(micros=table["seconds"] * 1e6)
 
-    y = (
-        alt.Y("micros:Q")
-        .scale(type="symlog", constant=10, domain=[0, 1e7], nice=False, clamp=True)
-        .axis(
-            title="parallel.axis.time",
-            values=[0, 100, 1000, 1e4, 1e5, 1e6, 1e7],
-            labelExpr=_MICROSECONDS,
-            labelOverlap=False,
+    def y(table: pd.DataFrame) -> alt.Y:
+        """From 0 to the power of ten above the longest time."""
+        last = max(math.ceil(math.log10(max(table["seconds"].max() * 1e6, 1))), 2)
+        return (
+            alt.Y("micros:Q")
+            .scale(type="symlog", constant=10, domain=[0, 10**last], nice=False)
+            .axis(
+                title="parallel.axis.time",
+                values=[0, *(10**power for power in range(min(2, last), last + 1))],
+                labelExpr=_MICROSECONDS,
+                labelOverlap=False,
+            )
         )
-    )
+
     colour = alt.Color("kind:N").scale(KINDS).legend(kind_legend())
     tip = [
         alt.Tooltip("kind_text:N", title="parallel.axis.kind"),
@@ -113,7 +118,7 @@ def time_pictures(tables: Tables) -> dict[str, Chart]:
             alt.X("tokens:Q")
             .scale(_TOKENS_SCALE)
             .axis(title="parallel.axis.tokens", labelExpr=style.COUNT_LABELS, values=_TOKENS_TICKS),
-            y,
+            y(tables["time_by_len"]),
             colour,
             tooltip=[alt.Tooltip("tokens:Q", format=",", title="parallel.axis.tokens"), *tip],
         )
@@ -123,7 +128,7 @@ def time_pictures(tables: Tables) -> dict[str, Chart]:
         .mark_line(strokeWidth=3, point=True)
         .encode(
             alt.X("ranks:Q").scale(domain=[1, 16]).axis(title="parallel.axis.ranks", format="d"),
-            y,
+            y(tables["time_by_ranks"]),
             colour,
             tooltip=[alt.Tooltip("ranks:Q", title="parallel.axis.ranks"), *tip],
         )

@@ -20,13 +20,25 @@ class GrowthStudy:
 
     Tables:
         bytes_by_length: MLA rows, KDA states, context-parallel message.
-        message_by_length: the message alone.
+        message_by_length: the message alone: ``sent`` by one rank, ``received`` from the others.
     """
 
     tables: dict[str, pd.DataFrame]
     state_bytes_per_request: int
     mla_bytes_per_token: int
     message_bytes: int
+    num_kda_layers: int
+    num_mla_layers: int
+
+    @property
+    def state_equal_tokens(self) -> float:
+        """Tokens whose MLA rows weigh as much as the KDA states."""
+        return self.state_bytes_per_request / self.mla_bytes_per_token
+
+    @property
+    def message_equal_tokens(self) -> float:
+        """Tokens whose MLA rows weigh as much as the message (0 without one)."""
+        return self.message_bytes / self.mla_bytes_per_token
 
 
 def growth(
@@ -52,10 +64,19 @@ def growth(
         rows.append((length, "kda", memory.state_bytes_per_request))
         rows.append((length, "kcp", message))
     by_length = pd.DataFrame(rows, columns=["num_tokens", "kind", "bytes"])
-    alone = by_length[by_length["kind"] == "kcp"].drop(columns="kind").reset_index(drop=True)
+    alone = pd.DataFrame(
+        [
+            (length, way, count * message)
+            for length in LENGTHS
+            for way, count in (("sent", 1), ("received", world - 1))
+        ],
+        columns=["num_tokens", "way", "bytes"],
+    )
     return GrowthStudy(
         {"bytes_by_length": by_length, "message_by_length": alone},
         memory.state_bytes_per_request,
         memory.mla_bytes_per_token,
         message,
+        preset.num_kda_layers,
+        preset.num_mla_layers,
     )

@@ -396,9 +396,4 @@ with scene_place:
         "range": draw_range,
     }[scene]()
 
-k3 = COST_PRESETS["kimi-k3"]
-page.words(
-    long_len=count_text(400_000),
-    hit=seconds_text(k3.seconds(404_000, 400_000)),
-    miss=seconds_text(k3.seconds(404_000)),
-)
+page.words(**studies.long_prefix_words())

@@ -361,3 +361,9 @@ def test_labels_of_routers_keep_apart():
     chart = figures.main_picture({"routers": rows}).to_dict()
     data = next(iter(chart["datasets"].values()))
     assert len({(row["label_left"], row["label_s"]) for row in data}) == 4
+
+
+def test_a_long_prefix_is_worth_the_same_on_both_pages_that_price_it():
+    from k3core.studies.prefix_cache import cost
+
+    assert studies.long_prefix_words()["ratio"] == f"{cost().ratio:.1f}"

@@ -37,6 +37,9 @@ EFFICIENCY = 0.58
 
 KDA_CHUNK_LEN = 64
 
+LONG_PREFIX_LEN, LONG_PREFIX_NEW = 400_000, 4_000
+"""Tokens of a long prefix and behind it: the example of K3 report 5.4 that the pages price."""
+
 _MLA_HEAD_DIMS = {  # query/key and value width of one MLA head, from the models' config.json
     "kimi-k3": (192, 128),
     "kimi-linear-48b": (192, 128),

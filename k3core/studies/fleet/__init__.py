@@ -2,7 +2,7 @@
 
 from k3core.fleet.trace_files import trace_bytes
 from k3core.studies.fleet.admission import SETTINGS, admission, admission_run, gather_admission
-from k3core.studies.fleet.cost import NodeConstants, fitted_cost
+from k3core.studies.fleet.cost import NodeConstants, fitted_cost, long_prefix_words
 from k3core.studies.fleet.placement import hash_ring, minimal_perturbation
 from k3core.studies.fleet.ranges import (
     RANGES,
@@ -49,6 +49,7 @@ __all__ = [
     "hash_ring",
     "load_range",
     "load_strip",
+    "long_prefix_words",
     "minimal_perturbation",
     "page_scenario",
     "range_points",

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from k3core.fleet.cost import PrefillCost, prefill_cost
+from k3core.fleet.cost import LONG_PREFIX_LEN, LONG_PREFIX_NEW, PrefillCost, prefill_cost
+from k3core.prefix_cache.retention import replay_boundary
+from k3core.units import count_text, seconds_text
 
 
 @dataclass(frozen=True)
@@ -80,3 +82,17 @@ def fitted_cost(measured: Sequence[tuple[int, int, float]]) -> FittedCost:
     table["fitted_s"] = [cost.seconds(length, cached) for length, cached, _ in measured]
     table["error"] = table["fitted_s"] / table["measured_s"] - 1
     return FittedCost(cost, float(table["error"].abs().max()), {"calibration": table})
+
+
+def long_prefix_words(code: str = "kimi-k3", block_tokens: int = 512) -> dict[str, str]:
+    """What a long prefix is worth in prefill time, reused up to its last whole block."""
+    cost, total = prefill_cost(code), LONG_PREFIX_LEN + LONG_PREFIX_NEW
+    hit_s = cost.seconds(total, replay_boundary(LONG_PREFIX_LEN + 1, block_tokens))
+    miss_s = cost.seconds(total)
+    return {
+        "long_len": count_text(LONG_PREFIX_LEN),
+        "new": count_text(LONG_PREFIX_NEW),
+        "hit": seconds_text(hit_s),
+        "miss": seconds_text(miss_s),
+        "ratio": f"{miss_s / hit_s:.1f}",
+    }

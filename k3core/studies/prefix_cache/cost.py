@@ -10,7 +10,7 @@ import pandas as pd
 from k3core.capacity.memory import RequestMemory
 from k3core.capacity.presets import get_preset
 from k3core.errors import require_count
-from k3core.fleet.cost import PrefillCost
+from k3core.fleet.cost import LONG_PREFIX_LEN, LONG_PREFIX_NEW, PrefillCost
 from k3core.prefix_cache import retained_boundaries
 
 COST_MODELS = ("kimi-k3", "kimi-linear-48b", "glm-5.3-flash")
@@ -55,8 +55,8 @@ class CostStudy:
 
 def cost(
     model: str = "kimi-k3",
-    prefix_len: int = 400_000,
-    new_len: int = 4_000,
+    prefix_len: int = LONG_PREFIX_LEN,
+    new_len: int = LONG_PREFIX_NEW,
     block_tokens: int = 512,
     tp: int = 8,
 ) -> CostStudy:

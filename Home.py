@@ -83,7 +83,9 @@ with left:
     page.metrics(
         ui.Metric("once", two_digits(r.state_bytes_per_request), "derived"),
         ui.Metric("per_token", bytes_text(r.mla_bytes_per_token), "derived"),
-        ui.Metric("exchange", page.t("unit.tokens", count=count_text(r.break_even_len)), "derived"),
+        ui.Metric(
+            "exchange", page.t("unit.tokens", count=count_text(r.break_even_tokens)), "derived"
+        ),
     )
     page.main(figures.main_picture(r.tables), r.tables["growth"][["tokens", "kda", "mla"]])
 with right:

@@ -183,7 +183,7 @@ def draw_sizes() -> None:
             rf" = {num(round(memory.break_even_len, 1))}\ \text{{tokens}}",
         ],
         tables=data(length.tables, "by_length", "break_even"),
-        tokens=count_text(memory.break_even_len),
+        tokens=count_text(memory.break_even_tokens),
         pages_tokens=count_text(length.sizes.break_even_tokens),
         mla=count_text(length.num_mla_pages),
         kda=count_text(length.num_kda_pages),
@@ -320,5 +320,5 @@ page.words(
     tp=v.tp,
     state=bytes_text(memory.state_bytes_per_request),
     row=bytes_text(memory.mla_bytes_per_token),
-    tokens=count_text(memory.break_even_len),
+    tokens=count_text(memory.break_even_tokens),
 )

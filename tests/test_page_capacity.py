@@ -51,7 +51,7 @@ def default():
 
 
 def test_first_screen_shows_the_published_numbers(default):
-    assert [value for _, value, _ in default[0]] == ["49", "386.6 MiB", "53.6 MiB", "4,063 tokens"]
+    assert [value for _, value, _ in default[0]] == ["49", "386.6 MiB", "53.6 MiB", "4,064 tokens"]
 
 
 @pytest.mark.parametrize(

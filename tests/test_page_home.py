@@ -43,7 +43,7 @@ def test_home_is_drawn_before_torch_is_loaded():
     )
     assert run.returncode == 0, run.stderr[-2000:]
     assert run.stdout.startswith(
-        "[False, False, False] ['53.57 MiB', '13.5 KiB', '4,063 tokens'] 1"
+        "[False, False, False] ['53.57 MiB', '13.5 KiB', '4,064 tokens'] 1"
     )
 
 

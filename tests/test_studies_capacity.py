@@ -195,11 +195,12 @@ def test_every_profile_is_dated_and_sourced():
 # The first screen
 
 
-def test_first_screen_crosses_at_4063_tokens():
+def test_first_screen_crosses_at_4064_whole_tokens():
     study = two_memories()
     assert study.state_bytes_per_request == 56_171_520
     assert study.mla_bytes_per_token == 13_824
-    assert round(study.break_even_len) == 4_063
+    assert study.break_even_len == pytest.approx(4_063.33, abs=0.01)
+    assert study.break_even_tokens == 4_064
 
 
 def test_one_memory_grows_and_one_does_not():

@@ -165,9 +165,10 @@ def test_the_same_run_twice_is_the_same():
 # lengths
 
 
-def test_k3_weighs_the_same_at_4063_tokens_in_bytes_and_4097_in_pages():
+def test_k3_weighs_the_same_at_4064_whole_tokens_in_bytes_and_4097_in_pages():
     study = lengths()
     assert study.tables["break_even"]["length"].tolist() == pytest.approx([4063.33, 4097], abs=0.01)
+    assert study.tables["break_even"]["text"].tolist() == ["4,064", "4,097"]
     by_length = study.tables["by_length"].query("scope == 'request'")
     pages = by_length.pivot(index="length", columns="kind", values="pages")
     assert pages[pages["mla"] >= pages["kda"]].index[0] == 4097

@@ -58,7 +58,7 @@ def main_picture(tables: Mapping[str, pd.DataFrame]) -> alt.LayerChart:
     dot = crossing.mark_point(filled=True, size=160, opacity=1, color=style.REJECTED).encode(x, y)
     number = (
         crossing.transform_calculate(
-            words="format(datum.tokens, ',.0f') + ' '"
+            words="format(ceil(datum.tokens), ',') + ' '"
             " + (width < 420 ? labels['crossing_short'] : labels['crossing'])"
         )
         .mark_text(align="left", dx=12, dy=18, fontSize=15, fontWeight="bold")

@@ -40,6 +40,11 @@ class HomeStudy:
     def break_even_len(self) -> float:
         return self.memory.break_even_len
 
+    @property
+    def break_even_tokens(self) -> int:
+        """First whole length at which the MLA cache weighs at least as much as the state."""
+        return self.memory.break_even_tokens
+
 
 def two_memories(
     model: str = "kimi-k3",

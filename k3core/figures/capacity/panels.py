@@ -132,7 +132,7 @@ def fig_break_even(tables: Tables) -> Panels:
     )
     names = (
         crossing.transform_calculate(
-            words="'TP' + datum.tp + ': ' + format(datum.tokens, ',.0f')", edge=str(2**20)
+            words="'TP' + datum.tp + ': ' + format(ceil(datum.tokens), ',')", edge=str(2**20)
         )
         .mark_text(align="right", dy=-7, fontSize=11)
         .encode(alt.X("edge:Q").scale(x_scale), y, alt.Text("words:N"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -88,7 +89,7 @@ def lengths(
         ],
         columns=["measure", "length", "pages"],
     )
-    break_even["text"] = [count_text(length) for length in break_even["length"]]
+    break_even["text"] = [count_text(math.ceil(length)) for length in break_even["length"]]
     return LengthStudy(
         tables={
             "by_length": by_length,

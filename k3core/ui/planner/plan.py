@@ -14,7 +14,6 @@ from k3core.capacity.block_pool import BlockPool
 from k3core.capacity.model import KIND_NAMES
 from k3core.capacity.openings import PlanView
 from k3core.capacity.saved_plan import save_plan
-from k3core.errors import CapacityError
 from k3core.figures import capacity as figures
 from k3core.studies import capacity as studies
 from k3core.studies.capacity import formulas
@@ -41,7 +40,7 @@ def plan_scene(page: Page, v: SimpleNamespace) -> None:
         Metric("request_bytes", bytes_text(r.request_bytes), "derived"),
         Metric("once", bytes_text(memory.state_bytes_per_request), "derived"),
         Metric(
-            "exchange", page.t("unit.tokens", count=count_text(memory.break_even_len)), "derived"
+            "exchange", page.t("unit.tokens", count=count_text(memory.break_even_tokens)), "derived"
         ),
     )
     page.chart(figures.bill(tables), "bill")
@@ -93,7 +92,7 @@ def plan_scene(page: Page, v: SimpleNamespace) -> None:
             )
         },
         tp=v.tp,
-        tokens=count_text(memory.break_even_len),
+        tokens=count_text(memory.break_even_tokens),
     )
     symbols = "chain.two_pools" if is_split(vars(v)) else "chain.one_pool"
     page.section("chain", symbols=page.t(symbols))
@@ -175,7 +174,7 @@ def pinned_study(page: Page) -> Any:
     values = values_of(dict(parse_qsl(pinned)))
     try:
         return studies.plan(config=config_of(values["model"]), **values)
-    except CapacityError as error:
+    except ValueError as error:
         st.warning(page.t("pin.unusable", error=str(error)))
         return None
 

@@ -50,6 +50,32 @@ def test_command_shows_every_default(capsys):
     assert all(name in text for name in inputs)
 
 
+def test_every_number_says_its_length_and_a_foreign_pool_rule(capsys):
+    def scopes(*arguments):
+        assert main(["capacity", "--mean-tokens", "8192", *arguments]) == 0
+        results = capsys.readouterr().out.split("inputs (defaults")[0]
+        rows = (line.split(maxsplit=1) for line in results.splitlines()[1:])
+        return dict(rows)
+
+    split = scopes("--pool-rule", "split")
+    assert split["blocks_per_request"].endswith("at --context 131,072, were it one pool of blocks")
+    assert split["max_concurrency"].endswith("at --context 131,072")
+    assert split["max_requests"].endswith("at --mean-tokens 8,192")
+    assert split["reusable_prefix_tokens"].endswith("8,192, were it one pool of blocks")
+    assert split["num_blocks"].endswith("were it one pool of blocks")
+    assert split["roofs"].startswith("state-slots")
+    blocks = scopes()
+    assert blocks["roofs"].startswith("one-pool")
+    assert not any("were it" in text for text in blocks.values())
+
+
+def test_help_lists_the_rollback_schemes(capsys):
+    with pytest.raises(SystemExit):
+        main(["capacity", "--help"])
+    text = "".join(capsys.readouterr().out.split())
+    assert all(scheme in text for scheme in SCHEMES)
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_command_takes_every_scheme(scheme, capsys):
     values = run_json(capsys, "capacity", "--rollback", scheme, "--drafts", "7", "--json")

@@ -11,14 +11,35 @@ from k3core.capacity.planner import CapacityPlan
 if TYPE_CHECKING:
     from k3core.capacity.records import Published
 
+AT_CONTEXT = frozenset({"blocks_per_request", "max_concurrency", "printed_tokens"})
+AT_MEAN = frozenset(
+    {"max_requests", "reusable_prefix_tokens", "roofs", "transfer_bytes_per_request", "verdict"}
+)
+OF_BLOCKS = frozenset(
+    {
+        "block_tokens",
+        "block_bytes",
+        "layer_groups",
+        "state_blocks_per_request",
+        "blocks_per_request",
+        "num_blocks",
+        "page_padding",
+        "reusable_prefix_tokens",
+        "longest_context",
+        "checkpoint_share_per_block",
+        "printed_tokens",
+        "printed_tokens_2025",
+    }
+)
+
 
 def plan_lines(planned: CapacityPlan) -> Iterator[str]:
-    """Results with their unit, then every input and default, then the engine's rule."""
+    """Results with what they are for, then every input and default, then the engine's rule."""
     values = planned.as_dict()
     inputs, rule = values.pop("inputs"), values.pop("engine_rule")
     yield f"{planned.model.title}, TP{planned.memory.tp}: per rank, all layers unless per layer"
     for name, value in values.items():
-        yield f"  {name:<40}{value_text(value):>20}"
+        yield f"  {name:<40}{value_text(value):>20}  {number_scope(planned, name)}".rstrip()
     yield "inputs (defaults included)"
     for name, value in inputs.items():
         yield f"  {name:<40}{value_text(value):>20}"
@@ -26,6 +47,18 @@ def plan_lines(planned: CapacityPlan) -> Iterator[str]:
     yield f"sizes: {planned.model.source}"
     if planned.model.note:
         yield f"note: {planned.model.note}"
+
+
+def number_scope(planned: CapacityPlan, name: str) -> str:
+    """What a number of the plan is for: a length, or the pool rule that was not chosen."""
+    scope = []
+    if name in AT_CONTEXT:
+        scope.append(f"at --context {planned.deployment.context:,}")
+    if name in AT_MEAN:
+        scope.append(f"at --mean-tokens {planned.mean_tokens:,}")
+    if name in OF_BLOCKS and planned.deployment.pool_rule != "blocks":
+        scope.append("were it one pool of blocks")
+    return ", ".join(scope)
 
 
 def config_lines(parsed: ParsedConfig) -> Iterator[str]:

@@ -66,6 +66,7 @@ def _published(args: argparse.Namespace) -> int:
 def _add_deployment(parser: argparse.ArgumentParser) -> None:
     from k3core.capacity.planner import Deployment
     from k3core.capacity.presets import MODELS
+    from k3core.capacity.schemes import SCHEMES
 
     d = Deployment()
     add = parser.add_argument
@@ -76,7 +77,8 @@ def _add_deployment(parser: argparse.ArgumentParser) -> None:
     add("--context", type=int, default=d.context, help="longest sequence (default: %(default)s)")
     add("--mean-tokens", type=int, help="mean length (default: --context)")
     add("--drafts", type=int, default=d.drafts, help="drafts per step (default: %(default)s)")
-    add("--rollback", default=d.rollback, help="rollback scheme (default: %(default)s)")
+    schemes = ", ".join(SCHEMES)
+    add("--rollback", default=d.rollback, help=f"one of {schemes} (default: %(default)s)")
     add(
         "--budget-gib",
         type=float,

@@ -1,5 +1,7 @@
 """Boot logs solved back: public vLLM and SGLang lines, and what they do not determine."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -222,3 +224,113 @@ def test_a_parallel_degree_in_the_log_takes_the_place_of_the_given_one():
     assert found.values["tp"] == found.deployment.tp == 16
     with pytest.raises(CapacityError, match="tp=7"):
         solve(read_log("tensor_parallel_size=7\n" + ATOM_RECIPE), K3, 8)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("to 1536 tokens", "to 0 tokens", "block_tokens"),
+        ("to 1536 tokens", "to 1536.7 tokens", "block_tokens"),
+        ("size: 1,887,436", "size: " + "9" * 400, "printed_tokens"),
+        ("for 65,536 tokens", "for 0 tokens", "max_model_len"),
+        ("28.80x", "9" * 400 + "x", "concurrency"),
+        ("37.85 GiB", "0 GiB", "cache_gib"),
+        ("37.85 GiB", "-1.50 GiB", "cache_gib"),
+        ("tensor_parallel_size=8", "tensor_parallel_size=8.5", "tp"),
+        ("tensor_parallel_size=8", "tensor_parallel_size=0", "tp"),
+        ("'num_speculative_tokens': 2", "'num_speculative_tokens': 3.9", "drafts"),
+        ("set to 'align'", "set to 'weird'", "cache_mode"),
+        ("Add 18 ", "Add 1.5 ", "padding_layers"),
+    ],
+)
+def test_a_value_that_cannot_be_is_set_aside_with_its_line(old, new, code):
+    log = read_log(ATOM_RECIPE.replace(old, new))
+    assert [line.code for line in log.impossible] == [code]
+    assert log.get(code) is None
+    solved = solve(log, K3, 8)
+    assert solved.impossible == log.impossible
+    assert code not in solved.values or code == "drafts"  # the padding still tells the drafts
+
+
+@given(
+    st.sampled_from([ATOM_RECIPE, SGLANG_K3, SGLANG_LING, VLLM_28228]),
+    st.lists(st.sampled_from(["0", "1", "-1", "0.5", "1e9", "9" * 20, "9" * 400, "x"]), min_size=9),
+)
+def test_any_numbers_in_known_lines_are_solved_without_a_crash(text, numbers):
+    chosen = iter(numbers * 20)
+    solve(read_log(re.sub(r"\d[\d,.]*(?=[\s%GxM,])", lambda _: next(chosen), text)), K3, 8)
+
+
+def test_colours_inside_of_lines_are_no_part_of_a_number():
+    for code in ("\x1b[1m", "\x1b[38;5;2m", "[1m"):
+        assert read_log(f"num_gpu_blocks: {code}1584\x1b[0m").get("num_blocks") == 1584
+
+
+def test_memory_is_read_in_any_unit():
+    sizes = {"1.2 TiB": 1228.8, "512 MiB": 0.5, "37.85 GiB": 37.85, "12 GB": 12}
+    for text, gib in sizes.items():
+        assert read_log(f"Available KV cache memory: {text}").get("cache_gib") == gib
+
+
+def test_lines_of_two_engines_are_a_contradiction_that_names_both():
+    assert "also-sglang" in solve(read_log(ATOM_RECIPE + SGLANG_LING), K3, 8).contradictions
+    assert "also-vllm" in solve(read_log(ATOM_RECIPE[:150] + SGLANG_K3), K3, 8).contradictions
+
+
+def test_only_what_a_log_determines_is_known():
+    solved = solve(read_log(ATOM_RECIPE), K3, 8)
+    assert set(solved.known) == {
+        "tp", "pool_rule", "context", "budget_gib", "drafts", "drafter_layers", "rollback",
+    }  # fmt: skip
+    lines = ATOM_RECIPE.splitlines()
+    for word, names in (
+        ("Available", {"budget_gib"}),
+        ("Maximum", {"context"}),
+        ("mamba_cache_mode", set()),  # the state blocks tell the scheme
+        ("tensor_parallel", {"tp"}),
+    ):
+        rest = "\n".join(line for line in lines if word not in line)
+        assert {*solved.known} - {*solve(read_log(rest), K3, 8).known} == names, word
+    bare = solve(read_log("Setting attention block size to 1536 tokens"), K3, 8)
+    assert bare.known == ("pool_rule",)
+    assert bare.missing["cache_gib"] == "Available KV cache memory: X GiB"
+
+
+def test_a_value_that_repeats_differently_is_not_known():
+    text = ATOM_RECIPE + "Available KV cache memory: 30.00 GiB\ntensor_parallel_size=4"
+    assert not {"budget_gib", "tp"} & {*solve(read_log(text), K3, 8).known}
+
+
+def test_a_pool_of_sglang_is_known_without_what_it_does_not_print():
+    solved = solve(read_log(SGLANG_LING), LING_TINY, 1)
+    assert set(solved.known) == {"pool_rule", "budget_gib", "state_pool_ratio"}
+    assert "slots_per_request" in solve(read_log(SGLANG_K3), K3, 8).known
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("max_total_num_tokens=1167552", "max_total_num_tokens=5", "max_total_tokens"),
+        ("torch.float8_e4m3fn", "torch.bfloat16", "kv_dtype"),
+    ],
+)
+def test_lines_of_sglang_that_do_not_fit_each_other_are_reported(old, new, code):
+    assert solve(read_log(SGLANG_K3.replace(old, new)), K3, 8).contradictions == (code,)
+
+
+def test_padding_layers_that_the_model_does_not_need_are_reported():
+    text = ATOM_RECIPE.replace("Add 18 ", "Add 999 ")
+    assert solve(read_log(text), K3, 8).contradictions == ("padding_layers",)
+
+
+def test_each_cache_mode_is_taken_as_it_is():
+    for mode, rollback in (("align", True), ("none", True), ("all", False)):
+        solved = solve(read_log(ATOM_RECIPE.replace("'align'", f"'{mode}'")), K3, 8)
+        assert solved.values["cache_mode"] == mode
+        assert ("rollback" in solved.known) is rollback
+    every = f"{43 * 3 + 43}"  # a state of each of three groups at every block of 65,536 tokens
+    text = ATOM_RECIPE.replace("'align'", "'all'").replace("28.80x", f"{1584 / int(every):.2f}x")
+    text = text.replace("1,887,436", str(int(1584 / int(every) * 65_536)))
+    solved = solve(read_log(text), K3, 8)
+    assert solved.values["state_blocks"] == 43 * 3
+    assert solved.values["num_blocks"] == 1584

@@ -418,3 +418,56 @@ def test_a_log_of_another_model_says_what_contradicts_in_words():
     app.button(key="_example_log").click().run()
     assert "padding of the state page" in app.warning[0].value
     shown(app)
+
+
+def paste(text, **query):
+    app = open_page(capacity_scene="paste", **query)
+    app.text_area(key="capacity_text").set_value(text).run()
+    assert not app.exception
+    return app
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (json.dumps({"layer_group_size": 8, "architectures": 5}), "architectures=5"),
+        ('{"num_hidden_layers": ' + "9" * 5000 + "}", "num_hidden_layers=9"),
+        ('{"linear_attn_config": {}, "num_hidden_layers": "**7**"}', "`num_hidden_layers='**7**'"),
+        ('{"engine_rule": 1, "inputs": {"model": "kimi-k3", "tp": ' + "9" * 5000 + "}}", "tp=9"),
+        ('{"engine_rule": 1, "inputs": {"model": "kimi-k3", "mla_dtype": "x"}}', "'x'"),
+        ("tensor_parallel_size=7\nSetting attention block size to 64 tokens", "tp=7"),
+    ],
+)
+def test_what_cannot_be_used_is_an_error_and_no_crash(text, words):
+    assert words in paste(text).error[0].value
+
+
+def test_lines_that_cannot_be_are_shown_and_left_out():
+    app = paste("Setting attention block size to 0 tokens\nAvailable KV cache memory: 1.2 TiB")
+    assert "`1: Setting attention block size to 0 tokens`" in app.warning[0].value
+    app.button(key="_fill").click().run()
+    assert app.query_params["budget_gib"] == "1228.8"
+
+
+@pytest.mark.parametrize("line", ["", "Available KV cache memory: lots"])
+def test_filling_leaves_alone_what_the_log_does_not_say(line):
+    text = f"Setting attention block size to 1536 tokens\n{line}"
+    app = paste(text, budget_gib="100.0", context_len="65536", mean_tokens="4096")
+    app.button(key="_fill").click().run()
+    assert not app.exception
+    found = {k: app.query_params[k] for k in ("budget_gib", "context_len", "mean_tokens")}
+    assert found == {"budget_gib": "100.0", "context_len": "65536", "mean_tokens": "4096"}
+    assert app.query_params["pool_rule"] == "blocks"
+    assert "draft_len" not in app.query_params
+
+
+def test_foreign_names_stand_as_code_and_do_not_fill_the_page():
+    fields = {f"**{i}** [x](http://x)": 1 for i in range(20_000)}
+    app = paste(json.dumps(json.loads(EXAMPLE_CONFIG) | fields))
+    words = app.warning[0].value
+    assert len(words) < 1000
+    assert "`**0** [x](http://x)`" in words
+    assert "and 19,988 more" in words
+    types = {"layer_types": ["<b>**x**</b>"] * 27}
+    app = paste(json.dumps(json.loads(EXAMPLE_CONFIG) | types))
+    assert app.error[0].value.count("`") == 2

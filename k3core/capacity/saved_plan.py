@@ -6,7 +6,8 @@ import json
 from dataclasses import dataclass, fields
 from typing import Any
 
-from k3core.capacity.configs import MAX_CONFIG_CHARS, parse_config
+from k3core.capacity.config_json import load_json
+from k3core.capacity.configs import parse_config
 from k3core.capacity.planner import CapacityPlan, Deployment, plan
 from k3core.errors import CapacityError, require, require_type
 
@@ -47,15 +48,11 @@ def load_plan(text: str) -> SavedPlan:
     """The inputs of a saved plan, checked by planning them again.
 
     Raises:
-        CapacityError: no saved plan, an input is missing or impossible, or the model's own file
+        K3Error: no saved plan, an input is missing or impossible, or the model's own file
             is not there or no known hybrid.
     """
     require_type("text", text, str, CapacityError)
-    require(len(text) <= MAX_CONFIG_CHARS, "the saved plan is too long", CapacityError)
-    try:
-        saved = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise CapacityError(f"the saved plan is no JSON: {error}") from None
+    saved = load_json(text, "the saved plan", CapacityError)
     saved = saved if isinstance(saved, dict) else {}
     inputs = require_type("inputs", saved.get("inputs"), dict, CapacityError)
     names = [field.name for field in fields(Deployment) if field.name != "preset"]

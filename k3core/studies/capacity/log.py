@@ -25,7 +25,7 @@ class PasteStudy:
 
     Tables:
         lines: recognised lines of a log.
-        values: what is determined, what stays open, and what contradicts itself.
+        values: what is determined, what stays open, what contradicts itself, and what cannot be.
     """
 
     tables: dict[str, pd.DataFrame]
@@ -46,7 +46,7 @@ def read(
     """Recognise a text; a log is solved for the model that is given.
 
     Raises:
-        CapacityError: the text is a broken config, or ``tp`` does not divide the model's heads.
+        K3Error: the text is a broken config or plan, or ``tp`` does not divide the model's heads.
     """
     if is_saved_plan(text):
         saved = load_plan(text)
@@ -62,7 +62,7 @@ def read(
         rows += [("unknown", name, "") for name in parsed.unknown]
         return PasteStudy({"values": _values(rows)}, "config", parsed=parsed)
     log = read_log(text)
-    if not log.lines:
+    if not log.lines and not log.impossible:
         return PasteStudy({}, "nothing")
     preset = parse_config(config).preset if model == CUSTOM else get_preset(model)
     solved = solve(log, preset, tp, state_dtype, mla_dtype)
@@ -77,6 +77,7 @@ def read(
     ]
     rows += [("missing", code, line) for code, line in solved.missing.items()]
     rows += [("contradiction", code, "") for code in solved.contradictions]
+    rows += [("impossible", line.code, str(line.value)) for line in solved.impossible]
     return PasteStudy({"lines": lines, "values": _values(rows)}, "log", solved=solved)
 
 

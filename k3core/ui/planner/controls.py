@@ -102,7 +102,7 @@ SPECS: tuple[Control, ...] = (
     Choice("conv_dtype", "bfloat16", "model", options=("bfloat16", "float32")),
     OpenSteps("mean_tokens", 8192, "deployment", options=MEAN_TOKENS),
     OpenSteps("context_len", 131_072, "deployment", options=CONTEXTS),
-    Number("budget_gib", 28.5, "deployment", low=0.5, high=512.0, step=0.5),
+    Number("budget_gib", 28.5, "deployment", low=0.5, high=4096.0, step=0.5),
     Number("max_running", 0, "deployment", low=0, high=4096),
     Number("target_requests", 64, "deployment", low=1, high=4096),
     DRAFT_LEN,

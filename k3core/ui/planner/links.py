@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from urllib.parse import urlencode
 
 import streamlit as st
@@ -41,6 +41,20 @@ def query_of(wanted: Deployment) -> dict[str, str]:
         "slots_per_request": str(wanted.slots_per_request),
     }
     return {key: value for key, value in query.items() if value}
+
+
+_KEYS = {
+    "context": "context_len",
+    "drafts": "draft_len",
+    "rollback": "rollback_scheme",
+    "quantum": "block_quantum",
+}
+
+
+def part_of(wanted: Deployment, names: Iterable[str]) -> dict[str, str]:
+    """The part of the query that sets these inputs of a deployment and no other."""
+    query = query_of(wanted)
+    return {key: query[key] for key in (_KEYS.get(name, name) for name in names) if key in query}
 
 
 def row_query(record: Published) -> dict[str, str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import streamlit as st
@@ -11,15 +12,16 @@ import streamlit as st
 from k3core.capacity.configs import ParsedConfig
 from k3core.capacity.logsolve import Solved
 from k3core.capacity.memory import RequestMemory
-from k3core.errors import CapacityError
 from k3core.studies import capacity as studies
 from k3core.ui.page import Page
 from k3core.ui.planner.controls import CONFIG_KEY, config_text
-from k3core.ui.planner.links import open_with, query_of
+from k3core.ui.planner.links import open_with, part_of, query_of
 from k3core.ui.tables import Wide
+from k3core.ui.url import quoted
 from k3core.units import count_text
 
 MAX_UPLOAD_MB = 2
+MAX_ERROR, MAX_NAMES = 400, 12
 LOG_COLUMNS = ("finding", "line", "meaning", "value", "text")
 EXAMPLE_LOG = """Setting attention block size to 1536 tokens to ensure that attention page size is \
 >= mamba page size.
@@ -82,8 +84,9 @@ def paste_scene(page: Page, inputs: Mapping[str, Any]) -> None:
             inputs["mla_dtype"],
             config=inputs["config"],
         )
-    except CapacityError as error:
-        st.error(page.t("bad_input", error=str(error)), icon=":material/block:")
+    except ValueError as error:
+        words = f"`{quoted(str(error), MAX_ERROR)}`"
+        st.error(page.t("paste.refused", error=words), icon=":material/block:")
         return
     if r.parsed is not None:
         _config_result(page, r.parsed, text)
@@ -103,6 +106,13 @@ def paste_scene(page: Page, inputs: Mapping[str, Any]) -> None:
         page.data(Wide(table, [c for c in first if c in table]), f"paste_{name}")
 
 
+def listed(page: Page, names: Sequence[str], most: int = 40) -> str:
+    """Foreign names as code, cut where they would fill the page."""
+    text = ", ".join(f"`{quoted(name, most) or ' '}`" for name in names[:MAX_NAMES])
+    left = len(names) - MAX_NAMES
+    return text if left <= 0 else page.t("paste.more", names=text, count=count_text(left))
+
+
 def _config_result(page: Page, parsed: ParsedConfig, text: str) -> None:
     """The sizes of a config, what was not understood, and the button that plans with it."""
     preset = parsed.preset
@@ -119,7 +129,7 @@ def _config_result(page: Page, parsed: ParsedConfig, text: str) -> None:
         )
     )
     if parsed.unknown:
-        st.warning(page.t("paste.unknown", fields=", ".join(parsed.unknown)))
+        st.warning(page.t("paste.unknown", fields=listed(page, parsed.unknown)))
     indexer = RequestMemory(preset, 1).indexer_bytes_per_token
     for note in parsed.notes:
         st.info(page.t(f"paste.note.{note}", count=count_text(indexer)))
@@ -129,7 +139,10 @@ def _config_result(page: Page, parsed: ParsedConfig, text: str) -> None:
 
 
 def _log_result(page: Page, solved: Solved, inputs: Mapping[str, Any]) -> None:
-    """What a log determines, and the button that fills the planner."""
+    """What a log determines, and the button that fills the planner with it and nothing else."""
+    if solved.impossible:
+        lines = [f"{line.number}: {line.text}" for line in solved.impossible]
+        st.warning(page.t("paste.impossible", lines=listed(page, lines, 80)))
     if solved.contradictions:
         codes = ", ".join(page.t(f"found.{code}") for code in solved.contradictions)
         st.warning(
@@ -141,12 +154,15 @@ def _log_result(page: Page, solved: Solved, inputs: Mapping[str, Any]) -> None:
             )
         )
     if st.button(page.t("paste.fill"), icon=":material/input:", key="_fill"):
-        open_with(page, query_of(solved.deployment))
+        kept = {k: x for k, x in page.query.items() if k not in ("capacity_scene", "row", "lang")}
+        open_with(page, kept | part_of(solved.deployment, solved.known))
 
 
 def _plan_result(page: Page, saved: studies.SavedPlan) -> None:
     """A plan that was downloaded here before, with its model where that was a reader's own."""
-    st.success(page.t("paste.plan", model=saved.model))
+    plain = re.fullmatch(r"[^\W_](?:[\w. -]*[^\W_])?", saved.model)
+    model = saved.model if plain else f"`{quoted(saved.model)}`"
+    st.success(page.t("paste.plan", model=model))
     if st.button(page.t("paste.open_plan"), icon=":material/input:", key="_open_plan"):
         if saved.config:
             st.session_state[CONFIG_KEY] = saved.config

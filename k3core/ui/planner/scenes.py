@@ -11,7 +11,6 @@ from k3core.capacity.openings import GridView
 from k3core.capacity.planner import plan
 from k3core.capacity.printed import PrintedPool
 from k3core.capacity.profiles import get_profile
-from k3core.errors import CapacityError
 from k3core.figures import capacity as figures
 from k3core.studies import capacity as studies
 from k3core.studies.capacity import formulas
@@ -183,7 +182,7 @@ def printed_scene(page: Page, inputs: Mapping[str, Any]) -> None:
     try:
         planned = plan(studies.deployment(**inputs))
         own = PrintedPool.of(planned.blocks, planned.deployment.context, 1)
-    except CapacityError:
+    except ValueError:
         own = RECIPE
     knobs = in_cells(page, printed_specs(own), 3)
     r = page.study(

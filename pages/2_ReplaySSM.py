@@ -73,9 +73,23 @@ deferred = page.study(
 tables = {**results.tables, **causes.tables, **deferred.tables}
 different = causes.elements_different + deferred.elements_different
 
+formats = {
+    "state_format": page.t(f"option.{v.state_dtype}"),
+    "input_format": page.t(f"option.{v.input_dtype}"),
+}
 page.metrics(
-    ui.Metric("snapshot_ring", bytes_text(v.ring_capacity * deferred.state_bytes), "derived"),
-    ui.Metric("input_ring", bytes_text(deferred.ring_bytes), "derived"),
+    ui.Metric(
+        "snapshot_ring",
+        bytes_text(v.ring_capacity * deferred.state_bytes),
+        "derived",
+        page.t("value.states", **formats),
+    ),
+    ui.Metric(
+        "input_ring",
+        bytes_text(deferred.ring_bytes),
+        "derived",
+        page.t("value.raw_inputs", **formats),
+    ),
     ui.Metric("writes", f"{deferred.num_folds} / {deferred.num_steps}", "live"),
     ui.Metric("bits", f"{different}", "live"),
 )
@@ -84,6 +98,7 @@ page.main(
     figures.main_picture({**tables, "head": pd.DataFrame({"head": [v.ring_head]})}),
     deferred.tables["steps"],
     held=held or "∅",
+    fold=deferred.flush_min,
 )
 
 panels = figures.fig_replayssm(tables)
@@ -130,6 +145,7 @@ page.section(
     fill=deferred.largest_fill,
     window=deferred.window_len,
 )
+production = f"{deferred.state_bytes / deferred.record_bytes:.1f}"
 page.section(
     "bytes",
     chosen("ring_bytes"),
@@ -143,10 +159,13 @@ page.section(
     elements=f"{causes.element_ratio:.2f}",
     row=bytes_text(deferred.record_bytes),
     state=bytes_text(deferred.state_bytes),
+    production=production,
+    **formats,
 )
 page.words(
     model=page.t(f"option.{v.model}"),
     tp=v.tp,
     state=bytes_text(deferred.state_bytes),
-    ratio=f"{deferred.state_bytes / deferred.record_bytes:.0f}",
+    ratio=production,
+    **formats,
 )

@@ -17,6 +17,8 @@ _LOW_TITLE, _SLOTS_LOW, _SLOTS_HIGH, _STRIP, _HIGH_TITLE = 1.13, 1.32, 2.36, 2.4
 _NOW = 1.245
 _TOP = 2.74
 _SOLID = 0.95
+_STACK_HALF, _FOLD_HALF = 0.31, 0.12  # half widths of a stack and of a folded history
+_NAME_WIDTH = 34  # pixels that the name of a snapshot needs, margins of the picture included
 
 _KINDS = ("snapshot", "history", "in_flight")
 _KIND_COLOURS = (style.SNAPSHOT, style.KDA, style.INPUTS)
@@ -79,11 +81,21 @@ def main_picture(tables: Tables) -> alt.LayerChart | alt.FacetChart:
         )
     )
     names = [
-        alt.Chart(slots[slots["alpha"] == alpha])
-        .mark_text(align="left", dx=4, fontWeight="bold", fontSize=11, color=ink)
-        .encode(x("left"), y("middle"), alt.Text("shown:N"))
-        for alpha, ink in ((_SOLID, style.INK), (style.PALE, alt.Undefined))
+        alt.Chart(slots[where])
+        .transform_calculate(said=f"datum.room * width > {_NAME_WIDTH * num_ops} ? datum.name : ''")
+        .mark_text(align="left", dx=6, fontWeight="bold", fontSize=11, color=ink)
+        .encode(x("left"), y("middle"), alt.Text("said:N"))
+        for where, ink in (
+            (slots["named"] & (slots["alpha"] == _SOLID), style.INK),
+            (slots["named"] & (slots["alpha"] == style.PALE), alt.Undefined),
+        )
     ]
+    last_names = (
+        alt.Chart(slots[slots["named"] & (slots["end"] == "held")])
+        .transform_calculate(said=f"datum.room * width > {_NAME_WIDTH * num_ops} ? '' : datum.name")
+        .mark_text(align="left", dx=3, fontWeight="bold", fontSize=11)
+        .encode(x("right"), y("middle"), alt.Text("said:N"))
+    )
     stack = (
         style.labelled(alt.Chart(saw), "kind")
         .mark_rect()
@@ -136,11 +148,12 @@ def main_picture(tables: Tables) -> alt.LayerChart | alt.FacetChart:
     )
     rules = (
         style.labelled(alt.Chart(limits), "limit")
-        .mark_rule(strokeDash=[5, 4], color=style.REJECTED, strokeWidth=1.5)
+        .mark_rule(strokeDash=[5, 4], strokeWidth=1.5)
         .encode(
             x("left"),
             alt.X2("right:Q"),
             y("y"),
+            _limit_colour(),
             tooltip=[
                 alt.Tooltip("limit_text:N", title="replayssm.axis.limit"),
                 alt.Tooltip("rows:Q", title="replayssm.axis.rows"),
@@ -161,7 +174,8 @@ def main_picture(tables: Tables) -> alt.LayerChart | alt.FacetChart:
         .encode(x("x"), y("y"), alt.Text("word_text:N"))
     )
     words = _words(tables, num_ops, x, y)
-    layers = alt.layer(bars, stack, rules, now, now_word, *names, marks, *words, height=_HEIGHT)
+    texts = [now_word, *names, last_names]
+    layers = alt.layer(bars, stack, rules, now, *texts, marks, *words, height=_HEIGHT)
     layers.resolve = alt.Resolve(scale={"color": "independent"})
     return layers
 
@@ -169,6 +183,12 @@ def main_picture(tables: Tables) -> alt.LayerChart | alt.FacetChart:
 def _left(num_ops: int) -> float:
     """Left edge of the picture: room for the row numbers."""
     return -0.5 - 0.06 * num_ops
+
+
+def _limit_colour() -> alt.Color:
+    """The fold rule has the colour of what it measures, the history; W bounds the whole stack."""
+    scale = alt.Scale(domain=["window", "flush_min"], range=[style.REJECTED, style.KDA])
+    return alt.Color("limit:N", scale=scale, legend=None)
 
 
 def _legend() -> alt.Legend:
@@ -192,7 +212,6 @@ def _slots(stays: pd.DataFrame, head: float) -> pd.DataFrame:
     whole = stays.assign(
         kind="snapshot",
         name=name,
-        shown=name.where(stays["stop"] - stays["start"] > 1, ""),
         left=stays["start"].astype(float),
         right=stays["stop"] - 0.06 - 0.5 * (stays["end"] == "held"),
         middle=middle,
@@ -202,21 +221,31 @@ def _slots(stays: pd.DataFrame, head: float) -> pd.DataFrame:
     past = whole[whole["left"] < head].assign(alpha=_SOLID)
     past["right"] = past["right"].clip(upper=head)
     future = whole[whole["right"] > head].assign(alpha=style.PALE)
-    future["shown"] = future["shown"].where(future["left"] > head, "")
     future["left"] = future["left"].clip(lower=head)
-    return pd.concat([past, future], ignore_index=True)
+    both = pd.concat([past, future], ignore_index=True)
+    both["room"] = both["right"] - both["left"]
+    longest = both.groupby("snapshot")["room"].idxmax()  # the name stands on one side of the head
+    return both.assign(named=both.index.isin(longest))
 
 
 def _saw(steps: pd.DataFrame, head: float) -> pd.DataFrame:
-    """Stacked rows of the raw-input ring: history, then inputs in flight."""
+    """Stacked rows of the raw-input ring: history, then inputs in flight.
+
+    Between two stacks stands, as a narrow bar, the history that was folded before the second.
+    """
     base = steps.assign(
-        left=steps["step"] - 0.34,
-        right=steps["step"] + 0.34,
+        left=steps["step"] - _STACK_HALF,
+        right=steps["step"] + _STACK_HALF,
         alpha=(steps["step"] < head).map({True: _SOLID, False: style.PALE}),
     )
     history = base.assign(kind="history", rows=base["history"], bottom=0)
     flight = base.assign(kind="in_flight", rows=base["in_flight"], bottom=base["history"])
-    both = pd.concat([history[history["rows"] > 0], flight], ignore_index=True)
+    folded = history[history["folded"] > 0].assign(
+        rows=base["folded"],
+        left=base["step"] - 0.5 - _FOLD_HALF,
+        right=base["step"] - 0.5 + _FOLD_HALF,
+    )
+    both = pd.concat([folded, history[history["rows"] > 0], flight], ignore_index=True)
     return both.assign(
         low=both["bottom"] / _MAX_ROWS, high=(both["bottom"] + both["rows"]) / _MAX_ROWS
     )
@@ -240,7 +269,7 @@ def _events(slots: pd.DataFrame, steps: pd.DataFrame, head: float) -> pd.DataFra
                 {
                     "event": "folded",
                     "x": folds["step"] - 0.5,
-                    "y": 0.05,
+                    "y": folds["folded"] / _MAX_ROWS + 0.045,
                     "what": folds["folded"].astype(str),
                 }
             ),
@@ -286,7 +315,7 @@ def _words(
         ],
         ignore_index=True,
     )
-    ops = tables["ops"].assign(x=tables["ops"]["op"], y=_STRIP, wide=num_ops <= 24)
+    ops = tables["ops"].assign(x=tables["ops"]["op"], y=_STRIP)
     apart = 0.04 if tables["limits"]["rows"].diff().abs().max() < 3 else 0.0
     limits = tables["limits"].assign(
         x=num_ops - 0.3,
@@ -317,8 +346,10 @@ def _words(
         .mark_text(align="right", fontSize=10.5, opacity=0.75)
         .encode(x("x"), y("y"), alt.Text("text:N")),
         style.labelled(alt.Chart(ops), "word")
-        .transform_calculate(said="width / 17 > 40 && datum.wide ? datum.word_text : ''")
-        .mark_text(fontSize=10.5)
+        .transform_calculate(
+            said=f"width > {40 * num_ops} ? datum.word_text : datum.word == 'push' ? '+' : '\u2212'"
+        )
+        .mark_text(fontSize=10.5, fontWeight="bold")
         .encode(
             x("x"),
             y("y"),
@@ -331,6 +362,6 @@ def _words(
         ),
         style.labelled(alt.Chart(limits), "limit")
         .transform_calculate(said="width > 700 ? datum.limit_text + ' ' + datum.rows : datum.short")
-        .mark_text(align="left", fontSize=10.5, color=style.REJECTED)
-        .encode(x("x"), y("y"), alt.Text("said:N")),
+        .mark_text(align="left", fontSize=10.5)
+        .encode(x("x"), y("y"), alt.Text("said:N"), _limit_colour()),
     ]

@@ -48,7 +48,7 @@ def gantt(stays: pd.DataFrame, num_ops: int, panel: str) -> Panel:
         shown=("S" + stays["snapshot"].astype(str)).where(stays["stop"] - stays["start"] > 1, ""),
         right=stays["stop"] - 0.06,
     )
-    x_scale = alt.Scale(domain=[-0.2, num_ops + 0.2], nice=False)
+    x_scale = alt.Scale(domain=[-0.2, num_ops + 1.2], nice=False)  # room for the last name
     x_axis = alt.Axis(title="replayssm.axis.operation", format="d", tickMinStep=1, grid=False)
     y = alt.Y("slot:O", axis=alt.Axis(title="replayssm.axis.slot", grid=False))
     base = style.labelled(alt.Chart(table), "end")
@@ -69,6 +69,11 @@ def gantt(stays: pd.DataFrame, num_ops: int, panel: str) -> Panel:
     names = base.mark_text(
         align="left", dx=4, fontWeight="bold", fontSize=11, color=style.INK
     ).encode(alt.X("start:Q", scale=x_scale), y, alt.Text("shown:N"))
+    last_names = (
+        alt.Chart(table[(table["shown"] == "") & (table["end"] == "held")])
+        .mark_text(align="left", dx=3, fontWeight="bold", fontSize=11)
+        .encode(alt.X("right:Q", scale=x_scale), y, alt.Text("name:N"))
+    )
     ends = (
         base.transform_filter("datum.end != 'held'")
         .mark_point(size=70, strokeWidth=2.5, filled=False, opacity=1)
@@ -89,7 +94,8 @@ def gantt(stays: pd.DataFrame, num_ops: int, panel: str) -> Panel:
             ),
         )
     )
-    return alt.layer(stay_bars, names, ends, title=f"replayssm.panel.{panel}", height=_HEIGHT)
+    layers = (stay_bars, names, last_names, ends)
+    return alt.layer(*layers, title=f"replayssm.panel.{panel}", height=_HEIGHT)
 
 
 def pops(table: pd.DataFrame) -> Panel:
@@ -321,11 +327,6 @@ def ring_bytes(table: pd.DataFrame) -> Panel:
             x,
             alt.Y("bytes:Q", axis=y_axis),
             alt.Color("kind:N", scale=_KINDS, legend=style.legend(), title=None),
-            alt.StrokeDash(
-                "kind:N",
-                scale=alt.Scale(domain=["snapshots", "inputs"], range=[[1, 0], [6, 3]]),
-                legend=None,
-            ),
             tooltip=[
                 alt.Tooltip("kind_text:N", title="replayssm.axis.kind"),
                 alt.Tooltip("draft_len:Q", title="replayssm.axis.draft_len"),

@@ -107,7 +107,7 @@ def test_command_prints_or_writes_the_report(tmp_path, capsys):
     assert (tmp_path / "table.md").read_text() == printed
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", "no json", '{"benchmarks": []}'])
+@pytest.mark.parametrize("content", ["{}", "[]", "no json", '{"benchmarks": []}', "[" * 100_000])
 def test_a_file_of_another_kind_is_refused_by_name(tmp_path, content, capsys):
     (tmp_path / "other.json").write_text(content)
     with pytest.raises(K3Error, match=r"results=.*other\.json"):

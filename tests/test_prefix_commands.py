@@ -108,6 +108,19 @@ def test_the_ladder_as_text_names_the_granularity(capsys):
         (("--model", "nobody"), "model='nobody' is unknown"),
         (("--first", "9", "--last", "3"), "0 rows"),
         (("--model", "kimi-k3", "--tp", "7"), "tp"),
+        (("--block", "9" * 25), "--block: block=9"),
+        (("--first", "9" * 25), "--first: first=9"),
+        (("--last", "9" * 25), "--last: last=9"),
+        (("--last", "999999999", "--first", "1", "--step", "99999999"), "<= 2097152"),
+        (("--block", "1", "--last", "200000"), "allowed: 10000000"),
+        (("--model", "kimi-k3", "--quantum", "9" * 25), "<= 2097152"),
+        (("--groups", "65"), "--groups: groups=65"),
+        (("--tp", "7"), "--tp 7 describes the deployment of a model"),
+        (("--mla-dtype", "float8"), "--mla-dtype float8"),
+        (("--state-dtype", "float32"), "--state-dtype float32"),
+        (("--drafts", "0"), "--drafts 0"),
+        (("--quantum", "128"), "--quantum 128"),
+        (("--context-parallel", "1"), "--context-parallel 1"),
     ],
 )
 def test_bad_ladders_are_one_line_and_exit_2(capsys, args, message):
@@ -115,6 +128,15 @@ def test_bad_ladders_are_one_line_and_exit_2(capsys, args, message):
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--mla-dtype", "--state-dtype"])
+def test_an_unknown_format_is_refused_by_its_option(capsys, option):
+    with pytest.raises(SystemExit) as stop:
+        main(["ladder", "--model", "kimi-k3", option, "nonsense"])
+    error = capsys.readouterr().err
+    assert (stop.value.code, error.count("\n")) == (2, 1)
+    assert option in error
 
 
 def test_hit_rate_counts_blocks_raw_and_tokens_under_the_policy(capsys, trace):

@@ -8,6 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from k3core.cli.arguments import count, positive, print_json
+from k3core.dtypes import DTYPE_BYTES
+from k3core.errors import require
+
+_OF_MODEL = ("tp", "mla_dtype", "state_dtype", "drafts", "context_parallel", "quantum")
+"""Options of ``ladder`` that describe the deployment of a model, and nothing without one."""
 
 
 def add_commands(commands: Any) -> None:
@@ -40,17 +45,26 @@ def add_commands(commands: Any) -> None:
 def _ladder(args: argparse.Namespace) -> int:
     from k3core.studies.prefix_cache import command as study
 
+    deployment = {
+        "draft_len" if name == "drafts" else name: getattr(args, name)
+        for name in _OF_MODEL
+        if getattr(args, name) is not None
+    }
+    require(
+        bool(args.model) or not deployment,
+        ", ".join(
+            f"--{name.replace('_', '-')} {getattr(args, name)}"
+            for name in _OF_MODEL
+            if getattr(args, name) is not None
+        )
+        + " describes the deployment of a model; allowed: with --model",
+    )
     granularity = study.ladder_granularity(
         args.block,
         args.model,
-        args.tp,
-        args.drafter_drop,
-        args.max_batched_tokens,
-        mla_dtype=args.mla_dtype,
-        state_dtype=args.state_dtype,
-        draft_len=args.drafts,
-        context_parallel=args.context_parallel,
-        quantum=args.quantum,
+        drafter_drop=args.drafter_drop,
+        max_batched_tokens=args.max_batched_tokens,
+        **deployment,
     )
     policy = study.policy_of(args.policy, args.interval, args.max_per_path)
     rows = study.ladder_rows(granularity, policy, args.groups, args.first, args.last, args.step)
@@ -85,12 +99,17 @@ def _add_ladder(parser: argparse.ArgumentParser) -> None:
     add("--block", type=count, default=0, help="match unit (default: 512, or the model's block)")
     add("--groups", type=positive, default=3, help="KDA groups (default: %(default)s)")
     add("--model", default="", help="a model's code decides the physical block")
-    add("--tp", type=positive, default=8, help="tensor-parallel degree (default: %(default)s)")
-    add("--mla-dtype", default="", help="cache format (default: the model's)")
-    add("--state-dtype", default="float32", help="recurrent state (default: %(default)s)")
-    add("--drafts", type=count, default=0, help="drafts per step (default: %(default)s)")
-    add("--context-parallel", type=positive, default=1, help="DCP ranks (default: %(default)s)")
-    add("--quantum", type=positive, default=128, help="block quantum (default: %(default)s)")
+    add("--tp", type=positive, help="tensor-parallel degree, with --model (default: 8)")
+    formats = tuple(DTYPE_BYTES)
+    add("--mla-dtype", choices=formats, help="cache format, with --model (default: the model's)")
+    add(
+        "--state-dtype",
+        choices=formats,
+        help="recurrent state, with --model (default: float32)",
+    )
+    add("--drafts", type=count, help="drafts per step, with --model (default: 0)")
+    add("--context-parallel", type=positive, help="DCP ranks, with --model (default: 1)")
+    add("--quantum", type=positive, help="block quantum, with --model (default: 128)")
     add("--drafter-drop", action="store_true", help="a drafter drops the last matched block")
     add("--max-batched-tokens", type=count, default=0, help="of a step (default: no limit)")
     add("--first", type=count, default=0, help="shortest prompt (default: one block)")

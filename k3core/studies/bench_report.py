@@ -87,7 +87,7 @@ def bench_report(results: Path | None = None) -> BenchReport:
         data = json.loads(path.read_text(encoding="utf-8"))
         rows = tuple(_rows(data["benchmarks"]))
         machine = _machine(data)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         require(False, f"results={path} is not a file of pytest-benchmark: {error!r}")
         raise
     return BenchReport(machine, rows)

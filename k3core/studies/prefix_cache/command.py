@@ -17,7 +17,11 @@ from k3core.studies.prefix_cache.stairs import MAX_BLOCKS, found_again
 from k3core.units import bytes_text, count_text, percent_text
 
 _ALIASES = {"every": "interval", "second-sighting": "junction", "replay-boundary": "replay"}
+MAX_LADDER_LEN = 2_097_152
+"""Tokens of a prompt and of a block: twice the longest context of a published model."""
+MAX_GROUPS = 64
 _MAX_ROWS = 200_000
+_MAX_WORK = 10_000_000  # boundaries and cached blocks, some 2 microseconds each
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ def ladder_granularity(
     Raises:
         K3Error: a size that no deployment can have.
     """
-    require_count("block", block)
+    require_count("block", block, 0, MAX_LADDER_LEN)
     if not model:
         return HitGranularity(block or BLOCK_LEN, 0, int(drafter_drop), max_batched_tokens)
     return HitGranularity.of_model(
@@ -149,21 +153,43 @@ def ladder_rows(
         first, last, step: other lengths; 0 is B and 4 B + 1.
 
     Raises:
-        K3Error: a bad range, or more than 200,000 lengths.
+        K3Error: a bad range, more than 200,000 lengths, or a ladder that runs for minutes.
     """
     unit = granularity.match_unit
+    require_count("block in tokens", granularity.physical_block_tokens, 1, MAX_LADDER_LEN)
     for name, value in (("first", first), ("last", last)):
-        require_count(name, value)
-    require_count("step", step, 1)
+        require_count(name, value, 0, MAX_LADDER_LEN)
+    require_count("step", step, 1, MAX_LADDER_LEN)
+    require_count("groups", groups, 1, MAX_GROUPS)
     lengths = range(first or unit, (last or MAX_BLOCKS * unit + 1) + 1, step)
     require(
         0 < len(lengths) <= _MAX_ROWS,
         f"lengths {lengths.start} to {lengths.stop - 1} by {step} are {len(lengths)} rows; "
-        f"allowed: 1 to {_MAX_ROWS}",
+        f"allowed: 1 to {_MAX_ROWS} (first, last, step)",
+    )
+    work = _ladder_work(granularity, policy, groups, lengths)
+    require(
+        work <= _MAX_WORK,
+        f"lengths {lengths.start} to {lengths.stop - 1} by {step} in blocks of {unit} take {work} "
+        f"boundaries and blocks; allowed: {_MAX_WORK} (a smaller last, a larger step or block)",
     )
     hashes = [index.to_bytes(4, "big") for index in range(lengths[-1] // unit + 1)]
     found = found_again(granularity, policy, hashes, lengths, groups)
     return tuple(LadderRow(n, found[n], granularity.ceiling_tokens(n)) for n in lengths)
+
+
+def _ladder_work(
+    granularity: HitGranularity, policy: Retention, groups: int, lengths: range
+) -> int:
+    """Boundaries that the lengths pass, and blocks that the caches of all distinct cases hold."""
+    unit = granularity.match_unit
+    gaps = [granularity.max_batched_tokens]
+    if policy.rule in ("dense", "interval"):
+        gaps.append(policy.interval_tokens or unit)
+    gap = min((size for size in gaps if size), default=0)
+    boundaries = sum(n // gap for n in lengths) if gap else 0
+    cases = {(n // unit, (n - 1) // unit) for n in lengths}
+    return boundaries + 5 * (1 + groups) * sum(blocks for blocks, _ in cases)
 
 
 def hit_rate(

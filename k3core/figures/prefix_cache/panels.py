@@ -70,8 +70,10 @@ def account_picture(tables: Tables) -> Panels:
 
     Tables: ``account`` of ``LookupStudy``.
     """
+    codes = tables["account"]["code"]
     table = tables["account"].assign(
-        kind=[c if c in ("reused", "new") else "lost" for c in tables["account"]["code"]]
+        kind=[c if c in ("reused", "new") else "lost" for c in codes],
+        code=codes.replace("new", "new_or_partial"),
     )
     y = alt.Y("code:N").sort(list(table["code"]))
     x = alt.X("tokens:Q").scale(domain=[0, domain_end(int(table["tokens"].sum()))], nice=False)

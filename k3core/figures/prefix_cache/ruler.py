@@ -23,6 +23,7 @@ _DOMAINS = tuple(base * 2**power for power in range(7, 14) for base in (2, 3))
 _PLOT_WIDTH = 1000  # of a desktop page; decides how large neighbouring diamonds may be
 _LARGEST_DIAMOND, _SMALLEST_DIAMOND = 260.0, 14.0
 _TEXT_ROOM = 0.11  # share of the axis that a word and a number need
+_LONG_WORD_WIDTH = 145  # pixels that the longest word needs
 _INK = "#202124"  # on top of the filled segments, in both themes
 
 _SEGMENT_KINDS = ["reused", "lost", "new", "shared", "own"]
@@ -156,8 +157,11 @@ def _bar_texts(bars: pd.DataFrame, x_scale: alt.Scale, y_scale: alt.Scale) -> li
         style.labelled(alt.Chart(part), "kind")
         .transform_calculate(
             number="format(datum.tokens, ',')",
-            text=f"datum.half < {_PROMPT_HALF} ? datum.kind_text + ' ' + datum.number"
-            " : [datum.kind_text, datum.number]",
+            word="datum.kind == 'new' && datum.tokens * width > "
+            f"{_LONG_WORD_WIDTH * x_scale.domain[1]} ? "
+            "labels['new_or_partial'] : datum.kind_text",
+            text=f"datum.half < {_PROMPT_HALF} ? datum.word + ' ' + datum.number"
+            " : [datum.word, datum.number]",
         )
         .mark_text(
             fontWeight="bold",

@@ -127,9 +127,10 @@ class _Stage:
         skipped = manager.num_skipped_checkpoints
         # One chunk: it ends early where the rule wants a state.
         manager.computed(step.name, wanted)
+        visible = {"tokens": wanted // BLOCK * BLOCK}  # a lookup finds whole blocks
         if manager.num_skipped_checkpoints > skipped:
-            return "skipped", {"tokens": wanted}
-        return "written", {"tokens": wanted}
+            return "skipped", visible
+        return "written", visible
 
     def note(self) -> None:
         """Remember what was visible, so that what is gone can be told from what never was."""

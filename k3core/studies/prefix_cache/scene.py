@@ -154,7 +154,7 @@ def flow_table(hit: PrefixHit) -> pd.DataFrame:
     gone = "–"
     if passed:
         boundary, groups = next(iter(hit.missing_groups.items()))
-        gone = f"{boundary:,} → {', '.join(map(str, groups))}"
+        gone = f"{boundary:,} → KDA {', '.join(map(str, groups))}"
     rows = [
         ("flow_prompt", f"{hit.num_tokens:,}", "neutral"),
         ("flow_match", f"{matched:,} / {blocks:,}", "mla"),

@@ -29,6 +29,8 @@ def sentence(page: Page, step: Step, result: Result | None = None) -> str:
         name: page.t(f"reason.{value}_short") if name == "reason" else count_text(value)
         for name, value in numbers.items()
     }
+    if code in ("found", "missed") and not numbers["lost"]:
+        code = f"{code}_all"
     return f"{words} — {page.t(f'player.{code}', **texts)}"
 
 

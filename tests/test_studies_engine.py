@@ -149,6 +149,7 @@ def test_production_curves_are_those_of_k3_at_tp8() -> None:
     )
     assert table.loc[4096, "mla"] == 4096 * 13_824
     assert table["kda"].unique().tolist() == [56_171_520]
+    assert growth().state_equal_tokens == 4_064
     assert table["kcp"].unique().tolist() == [69 * 12 * 128 * 256 * 4]
 
 

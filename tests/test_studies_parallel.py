@@ -1,5 +1,7 @@
 """The study of context parallelism: published byte counts, and an exchange that really runs."""
 
+import math
+
 import pandas as pd
 import pytest
 
@@ -32,7 +34,7 @@ def test_the_whole_model_weighs_the_same_where_its_layers_say():
 def test_the_crossing_is_that_of_the_engine_page_in_the_same_format():
     there = growth(tp=8, mla_dtype="float8", world=8)
     here = exchange(tp=8, row_dtype="float8", ranks=8)
-    assert there.message_equal_tokens == pytest.approx(here.equal_tokens_of_model)
+    assert there.message_equal_tokens == math.ceil(here.equal_tokens_of_model) == 7_851
 
 
 def test_rows_grow_with_the_tokens_of_a_rank():

@@ -31,14 +31,14 @@ class GrowthStudy:
     num_mla_layers: int
 
     @property
-    def state_equal_tokens(self) -> float:
-        """Tokens whose MLA rows weigh as much as the KDA states."""
-        return self.state_bytes_per_request / self.mla_bytes_per_token
+    def state_equal_tokens(self) -> int:
+        """First length whose MLA rows weigh as much as the KDA states."""
+        return -(-self.state_bytes_per_request // self.mla_bytes_per_token)
 
     @property
-    def message_equal_tokens(self) -> float:
-        """Tokens whose MLA rows weigh as much as the message (0 without one)."""
-        return self.message_bytes / self.mla_bytes_per_token
+    def message_equal_tokens(self) -> int:
+        """First length whose MLA rows weigh as much as the message (0 without one)."""
+        return -(-self.message_bytes // self.mla_bytes_per_token)
 
 
 def growth(

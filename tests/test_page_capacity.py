@@ -105,6 +105,27 @@ def test_one_pool_has_words_of_its_own():
     assert "The lowest roof decides" in " ".join(texts(open_page()))
 
 
+def test_longest_sequence_shows_in_the_metrics_of_two_pools():
+    deltas = [shown(open_page(context_len=raw))[0][1][2] for raw in ("131072", "1048576")]
+    assert deltas == ["longest: 1.96 GiB, 8 fit", "longest: 13.8 GiB, 1 fit"]
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ({}, "chosen scheme adds 10.7 MiB per request; snapshots in 1 + k slots would add 408.9"),
+        (
+            {"draft_len": "2", "rollback_scheme": "snapshots-align"},
+            "chosen snapshots add 165.6 MiB per request; records would add 3.09 MiB (low-rank",
+        ),
+        ({"draft_len": "0"}, "7 of 9 schemes add nothing, the chosen one adds 0 B"),
+        ({"pool_rule": "blocks"}, "take 30 state blocks and 2 + k slots take 27, records take 6"),
+    ],
+)
+def test_rollback_is_worded_for_its_case(query, words):
+    assert words in " ".join(texts(open_page(**query)))
+
+
 def test_controls_of_the_other_pool_rule_are_not_offered():
     app = open_page(pool_rule="blocks")
     keys = {widget.key for kind in ("slider", "select_slider") for widget in app.get(kind)}

@@ -128,6 +128,26 @@ def test_best_ratio_admits_at_least_as_many_as_any_other():
     assert study.best_ratio_requests >= study.max_requests
 
 
+@settings(max_examples=20)
+@given(plans)
+def test_best_ratio_is_that_of_the_inverse_and_none_admits_more(params):
+    study = plan(**params | {"pool_rule": "split"})
+    assert study.best_ratio == pytest.approx(study.target.pool_ratio)
+    assert study.best_ratio_requests >= study.tables["ratios"]["requests"].max()
+
+
+def test_in_one_pool_requests_follow_whole_blocks():
+    """The arithmetic: 28.5 GiB over (token blocks + state blocks) and records beside the pool."""
+    table = plan(pool_rule="blocks").tables["schemes"].set_index("scheme")
+    budget = math.floor(28.5 * GIB)
+    assert (table["requests"] == budget // table["request_bytes"]).all()
+    align, state_only = table.loc["snapshots-align"], table.loc["snapshots-state-only"]
+    assert align["extra_bytes"] > state_only["extra_bytes"]
+    assert (align["state_blocks"], state_only["state_blocks"]) == (3 * 9, 3 * (2 + 8))
+    assert (align["requests"], state_only["requests"]) == (43, 40)
+    assert table.loc["corrections", "block_tokens"] > table.loc["raw-inputs", "block_tokens"]
+
+
 def test_table_per_degree_is_the_published_one():
     """Kimi K3: 428.55, 214.28, 107.14, 53.57, 26.78 MiB per request and rank, TP1 to TP16."""
     table = plan().tables["by_tp"]

@@ -112,6 +112,12 @@ class SplitPools:
         per_token = self.ratio * self.memory.cache_bytes_per_token
         return self.constant_bytes_per_request / per_token
 
+    def best_ratio(self, mean_tokens: int) -> float:
+        """State pool over MLA pool at which requests of this mean length fill both alike."""
+        require_tokens(mean_tokens)
+        ratio = self.constant_bytes_per_request / self.memory.kv_bytes(mean_tokens)
+        return min(ratio, MAX_RATIO)
+
     def mla_roof(self, mean_tokens: int) -> float:
         """Requests of this mean length whose MLA rows fit together."""
         require_tokens(mean_tokens)

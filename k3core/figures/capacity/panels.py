@@ -46,6 +46,7 @@ def fig_schemes(tables: Tables) -> Panels:
         alt.Tooltip("engine:N", title="capacity.axis.engine"),
         alt.Tooltip("buffer_bytes:Q", format=",", title="capacity.axis.buffer_bytes"),
         alt.Tooltip("extra_bytes:Q", format=",", title="capacity.axis.extra_bytes"),
+        alt.Tooltip("request_bytes:Q", format=",", title="capacity.axis.request_bytes"),
         alt.Tooltip("numerics_text:N", title="capacity.axis.numerics"),
     ]
 

@@ -6,7 +6,6 @@ Everything is arithmetic on published sizes: bytes per rank, no tensors, no torc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -20,11 +19,11 @@ from k3core.capacity.planner import plan as make_plan
 from k3core.capacity.pools import SplitPools
 from k3core.capacity.profiles import EngineProfile
 from k3core.capacity.report import value_text
-from k3core.capacity.rollback import RollbackCost, rollback_cost
+from k3core.capacity.rollback import RollbackCost
 from k3core.capacity.saved_plan import CUSTOM
-from k3core.capacity.schemes import SCHEMES
 from k3core.capacity.warnings import PlanWarning, find_warnings
 from k3core.errors import CapacityError, require_count
+from k3core.studies.capacity.schemes import request_bytes, scheme_table
 from k3core.units import bytes_text
 
 MIN_TOKENS, MAX_TOKENS = 512, 2**20
@@ -49,7 +48,8 @@ class CapacityStudy:
         by_tp: state, window, MLA, break-even and block per common parallel degree.
         every_tp: the same for every degree that divides the heads.
         growth: memory against length per parallel degree, with the crossing per degree.
-        schemes: every rollback scheme at this draft length, what it admits and moves per step.
+        schemes: every rollback scheme at this draft length, what it admits and moves per step;
+            state blocks and block length are 0 without blocks.
         pools: used and idle bytes of each pool at the operating point.
         ratios: requests admitted against the pool ratio (empty for one pool of blocks).
         profile: the engine rule behind the roofs.
@@ -102,6 +102,15 @@ class CapacityStudy:
     @property
     def request_bytes(self) -> int:
         return int(self.tables["bill"]["bytes"].sum())
+
+    @property
+    def longest_requests(self) -> int:
+        """Requests in flight if all had the longest sequence."""
+        return self.pool.max_requests(self.planned.deployment.context)
+
+    @property
+    def longest_request_bytes(self) -> int:
+        return request_bytes(self.pool, self.planned.deployment.context)
 
     @property
     def idle_bytes(self) -> int:
@@ -189,8 +198,8 @@ def plan(target_requests: int = 64, **inputs: object) -> CapacityStudy:
     if isinstance(pool, SplitPools):
         admitted = [replace(pool, ratio=ratio).max_requests(mean) for ratio in RATIO_GRID]
         ratios = pd.DataFrame({"ratio": RATIO_GRID, "requests": admitted})
-        best_requests = max(admitted)
-        best_ratio = RATIO_GRID[admitted.index(best_requests)]
+        best_ratio = pool.best_ratio(mean)
+        best_requests = replace(pool, ratio=best_ratio).max_requests(mean)
     quantum = planned.deployment.quantum
     return CapacityStudy(
         tables={
@@ -201,7 +210,7 @@ def plan(target_requests: int = 64, **inputs: object) -> CapacityStudy:
             "by_tp": _tp_table(memory, quantum, memory.model.valid_tps),
             "every_tp": _tp_table(memory, quantum, memory.model.all_tps),
             "growth": _growth_table(memory),
-            "schemes": _scheme_table(planned, lambda cost: replace(pool, cost=cost)),
+            "schemes": scheme_table(planned, lambda cost: replace(pool, cost=cost)),
             "pools": _pool_table(pool, mean),
             "ratios": ratios,
             "ratio_point": pd.DataFrame(
@@ -345,35 +354,6 @@ def _growth_table(memory: RequestMemory) -> pd.DataFrame:
     for tokens in (64, *TOKEN_GRID[:: _GRID_STEPS_PER_OCTAVE // 2]):
         rows.append(("mla", memory.tp, tokens, memory.kv_bytes(tokens), True))
     return pd.DataFrame(rows, columns=["memory", "tp", "tokens", "bytes", "chosen"])
-
-
-def _scheme_table(planned: CapacityPlan, pool_for: Callable[[RollbackCost], Pool]) -> pd.DataFrame:
-    """Traffic is per step in which half of the drafts, rounded down, and the bonus are kept."""
-    memory, drafts = planned.memory, planned.deployment.drafts
-    rows = []
-    for code, scheme in SCHEMES.items():
-        cost = rollback_cost(memory, code, drafts)
-        rows.append(
-            {
-                "scheme": code,
-                "keeps": "records" if scheme.record else "states",
-                "buffer_bytes": cost.buffer_bytes,
-                "extra_bytes": cost.extra_bytes,
-                "text": bytes_text(cost.extra_bytes),
-                "bytes_per_token_layer": cost.record_bytes_per_token_layer
-                or memory.state_bytes_per_layer,
-                "rows_or_slots": cost.num_rows or cost.num_slots,
-                "step_bytes": cost.step_traffic(1 + drafts // 2).total,
-                "requests": pool_for(cost).max_requests(planned.mean_tokens),
-                "numerics": scheme.numerics.value,
-                "commit": scheme.commit.value,
-                "rounded": ", ".join(scheme.rounded),
-                "engine": scheme.engine,
-                "source": scheme.source,
-                "chosen": code == planned.deployment.rollback,
-            }
-        )
-    return pd.DataFrame(rows)
 
 
 def _pool_table(pool: Pool, mean_tokens: int) -> pd.DataFrame:

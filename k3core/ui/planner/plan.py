@@ -37,7 +37,16 @@ def plan_scene(page: Page, v: SimpleNamespace) -> None:
     )
     page.metrics(
         Metric("requests", count_text(r.max_requests), "derived", limit_text(page, r)),
-        Metric("request_bytes", bytes_text(r.request_bytes), "derived"),
+        Metric(
+            "request_bytes",
+            bytes_text(r.request_bytes),
+            "derived",
+            page.t(
+                "unit.longest",
+                bytes=bytes_text(r.longest_request_bytes),
+                count=count_text(r.longest_requests),
+            ),
+        ),
         Metric("once", bytes_text(memory.state_bytes_per_request), "derived"),
         Metric(
             "exchange", page.t("unit.tokens", count=count_text(memory.break_even_tokens)), "derived"
@@ -63,22 +72,21 @@ def plan_scene(page: Page, v: SimpleNamespace) -> None:
         )
     warnings_section(page, r)
     roof_sections(page, r)
-    schemes = r.tables["schemes"].set_index("scheme")["extra_bytes"]
+    schemes, split = r.tables["schemes"], is_split(vars(v))
     page.section(
         "schemes",
         figures.fig_schemes(r.tables),
         formula=formulas.rollback_formula(cost),
         tables={
             "schemes": Wide(
-                worded(page, r.tables["schemes"], "scheme", "keeps", "numerics").drop(
-                    columns=["text", "chosen"]
+                worded(page, schemes, "scheme", "keeps", "numerics").drop(
+                    columns=["text", "chosen"] + ["state_blocks", "block_tokens"] * split
                 ),
                 ("scheme", "extra_bytes", "requests", "engine", "numerics"),
             )
         },
-        drafts=v.draft_len,
-        chosen=bytes_text(cost.extra_bytes),
-        snapshots=bytes_text(schemes["snapshots"]),
+        finding=schemes_finding(page, r),
+        pool="" if split else schemes_in_blocks(page, schemes),
         conv=bytes_text(cost.conv_draft_bytes),
     )
     pool_section(page, v, r)
@@ -116,6 +124,38 @@ def plan_scene(page: Page, v: SimpleNamespace) -> None:
     )
     note = page.t(f"note.{memory.model.code}")
     st.caption(page.t("profile.caption", source=memory.model.source, note=note))
+
+
+def schemes_finding(page: Page, r: Any) -> str:
+    """What the chosen scheme adds, against the other kind of scheme."""
+    schemes, cost = r.tables["schemes"].set_index("scheme"), r.cost
+    words = {"drafts": cost.draft_len, "chosen": bytes_text(cost.extra_bytes)}
+    if cost.draft_len == 0:
+        nothing = int((schemes["extra_bytes"] == 0).sum())
+        return page.t("schemes.undrafted", nothing=nothing, total=len(schemes), **words)
+    if cost.scheme.record:
+        other = bytes_text(schemes.at["snapshots", "extra_bytes"])
+        return page.t("schemes.records", snapshots=other, **words)
+    records = schemes[schemes["keeps"] == "records"]["extra_bytes"]
+    return page.t(
+        "schemes.states",
+        least=bytes_text(records.min()),
+        scheme=page.t(f"label.{records.idxmin()}"),
+        **words,
+    )
+
+
+def schemes_in_blocks(page: Page, schemes: pd.DataFrame) -> str:
+    """Why requests do not follow the added bytes in one pool."""
+    rows = schemes.set_index("scheme")
+    return page.t(
+        "schemes.one_pool",
+        state_only=rows.at["snapshots-state-only", "state_blocks"],
+        aligned=rows.at["snapshots-align", "state_blocks"],
+        records=rows.at["raw-inputs", "state_blocks"],
+        block=count_text(rows.at["raw-inputs", "block_tokens"]),
+        corrections=count_text(rows.at["corrections", "block_tokens"]),
+    )
 
 
 def worded(page: Page, table: pd.DataFrame, *columns: str) -> pd.DataFrame:

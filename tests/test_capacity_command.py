@@ -120,10 +120,10 @@ def test_command_reads_a_config_file(tmp_path, capsys):
         (["--budget-gib", "0"], "budget_gib=0.0 must be above 0"),
         (["--budget-gib", "nan"], "must be above 0"),
         (["--context", "1000"], "below one block of 1536 tokens"),
-        (["--drafts", "-1"], "draft_len=-1"),
+        (["--drafts", "-1"], "drafts=-1"),
         (["--rollback", "magic"], "magic"),
         (["--model", "kimi-k9"], "kimi-k9"),
-        (["--mla-dtype", "int3"], "int3"),
+        (["--mla-dtype", "int3"], "mla_dtype='int3' is unknown; allowed: float64"),
         (["--config", "/no/such/file.json"], "no/such/file"),
         (["--tp", "0"], "tp=0"),
         (["--tp", "-8"], "tp=-8"),
@@ -135,12 +135,12 @@ def test_command_reads_a_config_file(tmp_path, capsys):
         (["--state-blocks", "0"], "state_blocks=0"),
         (["--context", "0"], "context=0"),
         (["--context", "9" * 30], "context=9"),
-        (["--drafts", "9" * 30], "draft_len=9"),
+        (["--drafts", "9" * 30], "drafts=9"),
         (["--drafter-layers", "-1"], "drafter_layers=-1"),
         (["--drafter-layers", "9" * 30], "drafter_layers=9"),
-        (["--drafter-dtype", "nan"], "dtype='nan'"),
-        (["--state-dtype", ""], "dtype=''"),
-        (["--conv-dtype", "0"], "dtype='0'"),
+        (["--drafter-dtype", "nan"], "drafter_dtype='nan'"),
+        (["--state-dtype", ""], "state_dtype=''"),
+        (["--conv-dtype", "0"], "conv_dtype='0'"),
         (["--budget-gib", "inf"], "budget_gib=inf"),
         (["--budget-gib", "-1"], "budget_gib=-1.0"),
         (["--budget-gib", "1e300"], "budget_gib=1e+300"),
@@ -198,3 +198,73 @@ def test_lab_stack_says_what_it_is(capsys):
     text = capsys.readouterr().out
     assert "random weights, not trained" in text
     assert "k3core.model.ModelConfig()" in text
+
+
+def config_file(tmp_path, **fields):
+    from tests.public_configs import GLM_5_3_FLASH
+
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(GLM_5_3_FLASH | fields))
+    return str(path)
+
+
+def test_command_prints_what_the_sizes_of_a_config_leave_out(tmp_path, capsys):
+    path = config_file(tmp_path, new_field=1)
+    values = run_json(capsys, "capacity", "--config", path, "--json")
+    assert any("new_field is unknown" in note for note in values["notes"])
+    assert any("multi-token-prediction" in note for note in values["notes"])
+    assert any("363 B per token" in note for note in values["notes"])
+    assert main(["capacity", "--config", path]) == 0
+    assert "363 B per token" in capsys.readouterr().err
+
+
+def test_unknown_fields_without_end_are_counted(tmp_path, capsys):
+    path = config_file(tmp_path, **{f"f{i}": 1 for i in range(20_000)})
+    assert main(["capacity", "--config", path]) == 0
+    error = capsys.readouterr().err
+    assert len(error) < 5_000
+    assert "more fields are unknown" in error
+
+
+def test_a_config_and_a_model_exclude_each_other(tmp_path, capsys):
+    path = config_file(tmp_path)
+    assert main(["capacity", "--config", path, "--model", "kimi-k3"]) == 2
+    assert "--model kimi-k3 and --config exclude each other" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("data", ['{"a": 1}'.encode("utf-16"), b"[1]", b"{", b"\xff"])
+def test_a_file_that_is_no_config_is_refused_by_its_name(data, tmp_path, capsys):
+    path = tmp_path / "model.json"
+    path.write_bytes(data)
+    assert main(["capacity", "--config", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert "model.json" in error
+    assert error.count("\n") == 1
+
+
+def test_a_mean_above_the_longest_sequence_is_warned_of(capsys):
+    arguments = ["capacity", "--context", "65536", "--mean-tokens", "131072", "--json"]
+    assert main(arguments) == 0
+    printed = capsys.readouterr()
+    assert "mean_tokens=131072 is above context=65536" in printed.err
+    assert json.loads(printed.out)["notes"]
+    assert "notes" not in run_json(capsys, "capacity", "--json")
+
+
+@pytest.mark.parametrize(
+    ("option", "allowed"),
+    [("--budget-gib", "a number of GiB above 0"), ("--drafts", "an integer, at least 0"),
+     ("--tp", "an integer, at least 1"), ("--state-pool-ratio", "a number above 0")],
+)  # fmt: skip
+def test_what_is_no_number_is_refused_with_what_is_allowed(option, allowed, capsys):
+    with pytest.raises(SystemExit):
+        main(["capacity", option, "x"])
+    assert f"{option}: 'x' must be {allowed}" in capsys.readouterr().err
+
+
+def test_the_longest_context_is_one_that_fits_with_its_records(capsys):
+    arguments = ["capacity", "--context", "144384", "--budget-gib", "1.9775390625", "--json"]
+    values = run_json(capsys, *arguments)
+    assert (values["longest_context"], values["max_requests"]) == (142_848, 0)
+    arguments[2] = "142848"
+    assert run_json(capsys, *arguments)["max_requests"] == 1

@@ -186,8 +186,8 @@ def test_longest_context_is_the_last_that_starts(deployment):
     pool = plan(deployment).blocks
     longest = pool.longest_context
     if longest:
-        assert pool.blocks_per_request(longest) <= pool.num_blocks
-    assert pool.blocks_per_request(longest + 1) > pool.num_blocks
+        assert pool.request_bytes(longest) <= pool.budget_bytes
+    assert pool.request_bytes(longest + 1) > pool.budget_bytes
 
 
 def test_slot_strategies_are_the_public_ones():

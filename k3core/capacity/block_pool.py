@@ -197,8 +197,12 @@ class BlockPool:
 
     @property
     def longest_context(self) -> int:
-        """Largest sequence limit with which the engine starts: one such request must fit."""
-        free = self.num_blocks - self.state_blocks_per_request
+        """Largest sequence limit with which the engine starts: one such request must fit.
+
+        Records that lie beside the pool take their part of the memory first.
+        """
+        held = max(self.budget_bytes - self.cost.beside_bytes, 0) // self.block_bytes
+        free = held - self.state_blocks_per_request
         return max(free, 0) // self.groups.attention_groups * self.block_tokens
 
     def roof(self, mean_tokens: int) -> float:

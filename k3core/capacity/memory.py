@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from k3core.capacity.blocks import aligned_block
 from k3core.capacity.model import ModelPreset
-from k3core.dtypes import dtype_bytes
-from k3core.errors import CapacityError, require_count, require_type
+from k3core.dtypes import DTYPE_BYTES, dtype_bytes
+from k3core.errors import CapacityError, require_choice, require_count, require_type
 
 INDEXER_SCALE_BYTES = 4
 MAX_COUNT = 2**31
@@ -36,8 +36,7 @@ class RequestMemory:
 
     Raises:
         CapacityError: the degree does not divide the heads, or ``draft_len`` or
-            ``drafter_layers`` is no whole number of at least 0.
-        K3Error: a dtype is unknown.
+            ``drafter_layers`` is no whole number of at least 0, or a dtype is unknown.
     """
 
     model: ModelPreset
@@ -60,8 +59,8 @@ class RequestMemory:
         self.model.heads_per_rank(self.tp)
         for name in ("draft_len", "drafter_layers"):
             require_count(name, getattr(self, name), 0, MAX_COUNT, CapacityError)
-        for name in (self.state_dtype, self.conv_dtype, self.mla_dtype, self.drafter_dtype):
-            dtype_bytes(name)
+        for name in ("state_dtype", "conv_dtype", "mla_dtype", "drafter_dtype"):
+            require_choice(name, getattr(self, name), DTYPE_BYTES, CapacityError)
 
     @property
     def num_heads(self) -> int:

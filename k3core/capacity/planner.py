@@ -256,6 +256,7 @@ def _check_numbers(d: Deployment) -> None:
         ("slots_per_request", 1),
         ("state_blocks", 0),
         ("max_running", 0),
+        ("drafts", 0),
     ):
         require_count(name, getattr(d, name), least, MAX_COUNT, CapacityError)
 

@@ -6,11 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from k3core.capacity.configs import ParsedConfig
+from k3core.capacity.memory import RequestMemory
 from k3core.capacity.planner import CapacityPlan
+from k3core.errors import shown
+from k3core.i18n import t
 
 if TYPE_CHECKING:
     from k3core.capacity.records import Published
 
+MAX_UNKNOWN = 20
 AT_CONTEXT = frozenset({"blocks_per_request", "max_concurrency", "printed_tokens"})
 AT_MEAN = frozenset(
     {"max_requests", "reusable_prefix_tokens", "roofs", "transfer_bytes_per_request", "verdict"}
@@ -62,11 +66,17 @@ def number_scope(planned: CapacityPlan, name: str) -> str:
 
 
 def config_lines(parsed: ParsedConfig) -> Iterator[str]:
-    """What was read from a config.json, and what was not understood."""
+    """What was read from a config.json, what was not understood, and what the sizes leave out."""
     base = "" if parsed.index_base is None else f", layers counted from {parsed.index_base}"
     yield f"config.json: family {parsed.family}{base}"
-    for name in parsed.unknown:
-        yield f"config.json: field {name} is unknown; nothing was assumed of it"
+    for name in parsed.unknown[:MAX_UNKNOWN]:
+        yield f"config.json: field {shown(name)[1:-1]} is unknown; nothing was assumed of it"
+    if len(parsed.unknown) > MAX_UNKNOWN:
+        yield f"config.json: {len(parsed.unknown) - MAX_UNKNOWN:,} more fields are unknown"
+    indexer = RequestMemory(parsed.preset, 1).indexer_bytes_per_token
+    for note in parsed.notes:
+        text = t(f"capacity.paste.note.{note}", count=value_text(indexer))
+        yield f"config.json: {text}"
 
 
 def published_lines(records: Sequence[Published]) -> Iterator[str]:

@@ -102,6 +102,16 @@ def test_unknown_keys_of_other_pages_stay_in_the_url(app):
     assert app.query_params["vnodes"] == "40"
 
 
+def test_a_key_that_no_page_reads_is_named_once(app):
+    app.query_params.update({"router": "ring", "vnodes": "40", "`foo": "1"})
+    app.run()
+    (note,) = app.warning
+    assert "`router`, `'foo`" in note.value
+    assert "vnodes" not in note.value
+    app.slider(key="draft_len").set_value(5).run()
+    assert not app.warning
+
+
 def walk_to(script, **query):
     """The state of a reader's browser after a page that offers other values of the same keys."""
     app = AppTest.from_string(ELSEWHERE, default_timeout=30)

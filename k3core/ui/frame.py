@@ -13,6 +13,8 @@ from k3core.ui.page import Page
 from k3core.ui.texts import Texts
 from k3core.ui.url import UrlState, quoted
 
+_MOST_NAMED = 5  # unknown keys of a link
+
 _STYLE = """<style>
 [data-testid="stMainBlockContainer"] {padding-top: 2.6rem; padding-bottom: 3rem;}
 [data-testid="stMetricValue"] {font-size: 1.55rem;}
@@ -52,6 +54,10 @@ def frame(slug: str) -> Page:
                 st.rerun()
     if not known:
         notes.add(texts.t("bad_language", raw=quoted(asked)))
+    if unknown := state.unknown():
+        names = ", ".join(f"`{quoted(key)}`" for key in unknown[:_MOST_NAMED])
+        more = " …" if len(unknown) > _MOST_NAMED else ""
+        notes.add(texts.t("unknown_keys", keys=names + more))
     if slug != "home":  # Home starts it after its picture, which needs no torch
         runtime.prewarm()
     return Page(texts, form, notes)

@@ -9,10 +9,23 @@ and the URL wins; otherwise the widgets' values win and are written to the URL.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import streamlit as st
 
+from k3core.i18n import catalogue
+
 _SAVED = "_url_saved"
+_NO_CONTROLS = ("lang", "pin", "row")
+"""Keys without a widget: the language, and the planner's pinned plan and published value."""
+
+
+@lru_cache(maxsize=1)
+def known_keys() -> frozenset[str]:
+    """Keys that some page reads: every control of the app has a text ``control.<key>``."""
+    parts = (key.split(".") for key in catalogue())
+    controls = {path[2] for path in parts if len(path) == 3 and path[1] == "control"}
+    return frozenset({key for key in controls if not key.endswith("_help")}.union(_NO_CONTROLS))
 
 
 class UrlState:
@@ -28,6 +41,10 @@ class UrlState:
         """Whether ``key`` came along from the last run, on this page or on another one."""
         raw = self.incoming.get(key)
         return raw is not None and raw == (self._saved or {}).get(key)
+
+    def unknown(self) -> list[str]:
+        """Keys of a link just opened that no page reads."""
+        return [key for key in self.incoming if key not in known_keys() and not self.carried(key)]
 
     def write(self, values: Mapping[str, str | None]) -> None:
         """Put values into the URL; None removes a key (its default needs no place there)."""

@@ -10,6 +10,7 @@ import pytest
 
 from k3core.__main__ import build_parser, main
 from k3core.errors import K3Error
+from k3core.i18n import t
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = (
@@ -55,6 +56,39 @@ def test_every_command_explains_itself(command, capsys):
         build_parser().parse_args([command, "--help"])
     assert stop.value.code == 0
     assert command in capsys.readouterr().out
+
+
+def codes_of(option):
+    if option == "--router":
+        from k3core.fleet.router import ALL_ROUTERS as codes
+    elif option == "--fault":
+        from k3core.studies.verification import FAULT_CODES as codes
+    else:
+        from k3core.studies.prefix_cache.command import POLICY_NAMES
+
+        return [POLICY_NAMES]
+    return codes
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "control"),
+    [
+        ("verify", "--fault", "verification.control.fault_help"),
+        ("replay", "--router", "fleet.control.fleet_router_help"),
+        ("sweep", "--router", None),
+        ("ladder", "--policy", None),
+        ("hit-rate", "--policy", None),
+    ],
+)
+def test_help_lists_the_codes_of_an_option_and_the_app_says_them_too(
+    command, option, control, capsys
+):
+    with pytest.raises(SystemExit):
+        build_parser().parse_args([command, "--help"])
+    listed = " ".join(capsys.readouterr().out.replace("-\n", "-").split()).replace("- ", "-")
+    for code in codes_of(option):
+        assert code in listed
+        assert control is None or f"`{code}`" in t(control)
 
 
 @pytest.mark.parametrize(

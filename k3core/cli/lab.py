@@ -8,11 +8,16 @@ from typing import Any
 
 from k3core.cli.arguments import positive, print_json, seed
 
+_FAULTS = (  # the names of page 9 in codes; typed here, for the checks need a second to import
+    "inject a fault: healthy (default), undecayed_delta, gate_multiplier, beta_bf16_replay, "
+    "state_bf16_commit, commit_off_by_one, conv_not_rolled_back, verify_writes_state"
+)
+
 
 def add_commands(commands: Any) -> None:
     """Add the commands to the subparsers ``commands``."""
     verify = commands.add_parser("verify", help="run every check; exit 1 when one fails")
-    verify.add_argument("--fault", default="healthy", help="inject a fault (default: %(default)s)")
+    verify.add_argument("--fault", default="healthy", help=_FAULTS)
     verify.add_argument("--seed", type=seed, default=0, help="seed of the tensors")
     verify.set_defaults(run=_verify)
 

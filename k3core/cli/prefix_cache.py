@@ -123,8 +123,8 @@ def _add_policy(parser: argparse.ArgumentParser) -> None:
     add(
         "--policy",
         default="junction",
-        help="where states are kept: dense, interval, junction, replay, chunk_end, none "
-        "(default: %(default)s)",
+        help="where states are kept: dense, interval (every), junction (second-sighting), "
+        "replay (replay-boundary), chunk_end, none (default: %(default)s)",
     )
     add("--interval", type=count, default=0, metavar="TOKENS", help="for interval")
     add("--max-per-path", type=positive, default=None, help="most states of a path (default: any)")

@@ -17,6 +17,9 @@ from k3core.studies.prefix_cache.stairs import MAX_BLOCKS, found_again
 from k3core.units import bytes_text, count_text, percent_text
 
 _ALIASES = {"every": "interval", "second-sighting": "junction", "replay-boundary": "replay"}
+_ALIAS_OF = {rule: f" ({alias})" for alias, rule in _ALIASES.items()}
+POLICY_NAMES = ", ".join(f"{rule}{_ALIAS_OF.get(rule, '')}" for rule in RETENTION_RULES)
+"""Every policy, its other name in brackets."""
 MAX_LADDER_LEN = 2_097_152
 """Tokens of a prompt and of a block: twice the longest context of a published model."""
 MAX_GROUPS = 64
@@ -91,7 +94,7 @@ def policy_of(code: str, interval_tokens: int = 0, max_per_path: int | None = No
     rule = _ALIASES.get(code, code.replace("-", "_"))
     require(
         rule in RETENTION_RULES,
-        f"policy={code!r} is unknown; allowed: {', '.join((*RETENTION_RULES, *_ALIASES))}",
+        f"policy={code!r} is unknown; allowed: {POLICY_NAMES}",
         CacheError,
     )
     require(

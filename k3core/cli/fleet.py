@@ -29,7 +29,7 @@ def add_commands(commands: Any) -> None:
         default=8,
         help="number of clusters (default: %(default)s)",
     )
-    add("--router", default="session", help="how a request finds its cluster (default: session)")
+    add("--router", default="session", help=f"{_ROUTERS} (default: session)")
     add("--checkpoints", default="junction", help=_CHECKPOINTS)
     add("--budgets", type=pair, metavar="SHORT,LONG", help="weight held at once, with --admission")
     add("--seed", type=seed, default=0, help="seed of every draw")
@@ -45,7 +45,7 @@ def add_commands(commands: Any) -> None:
     _add_fleet(sweep)
     add = sweep.add_argument
     add("--clusters", type=list_of(positive), default=[], metavar="N,N", help="numbers of clusters")
-    add("--router", type=list_of(str), default=[], metavar="R,R", help="routers")
+    add("--router", type=list_of(str), default=[], metavar="R,R", help=_ROUTERS)
     add("--checkpoints", type=list_of(str), default=[], metavar="P,P", help=_CHECKPOINTS)
     add(
         "--budgets",
@@ -64,6 +64,10 @@ def add_commands(commands: Any) -> None:
     sweep.set_defaults(run=_sweep)
 
 
+_ROUTERS = (
+    "how a request finds its cluster: session, session-bounded, round-robin, random, least-loaded, "
+    "longest-prefix, prefix-load, least-loaded-stale, mooncake, dynamo, sglang"
+)
 _CHECKPOINTS = (
     "boundaries that keep a KDA state: dense, replay, junction, none or every-K (blocks), "
     "each also with +capN (per path)"

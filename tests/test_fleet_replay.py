@@ -100,9 +100,6 @@ WRONG = (None, "a", 1.5, True, math.inf, math.nan, -1, [1], 2**70, (), ("a", 1),
 
 SAID = {
     "generate": "generat",
-    "checkpoints": "rule",
-    "warmup_s": "window_s",
-    "until_s": "window_s",
     "decode_ms": "seconds_per_token",
     "class_weights": "weights",
 }

@@ -53,7 +53,7 @@ def test_a_grid_is_every_combination_once():
     [
         ({"routers": ["mod-n"]}, "router='mod-n'"),
         ({"clusters": [0]}, "num_clusters=0"),
-        ({"checkpoints": ["never"]}, "rule='never'"),
+        ({"checkpoints": ["never"]}, "checkpoints='never'"),
         ({"budgets": [(1, 1)]}, "admission mode"),
     ],
 )
@@ -165,6 +165,69 @@ def test_bad_input_is_one_line_and_exit_2(args, capsys):
     assert code == 2
     assert captured.out == ""
     assert captured.err.count("\n") == 1
+
+
+HUBS = ["--generate", "hubs", "--num-requests", "30"]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["sweep", "--jobs", "99999"], ("--jobs", "'99999'", "1 to ")),
+        (["sweep", "--jobs", "0"], ("--jobs", "'0'", "1 to ")),
+        (["sweep", "--jobs", "1", "--dask", "tcp://x:1"], ("--jobs", "without --dask")),
+        (["sweep", "--seeds", "a"], ("--seeds", "'a'", "0 to ")),
+        (["sweep", "--out", "/no/such/folder/x.csv"], ("--out", "/no/such/folder/x.csv")),
+        (["replay", "--budgets", "3,4"], ("--budgets", "3,4", "--admission")),
+        (["replay", "--budgets", "1"], ("--budgets", "'1'", "SHORT,LONG")),
+        (["replay", "--admission", "reject"], ("--admission", "reject", "--budgets")),
+        (["replay", "--lanes", "shared"], ("--lanes", "shared", "--admission")),
+        (["replay", "--max-overtakes", "-1"], ("--max-overtakes", "'-1'", "at least 0")),
+        (["replay", "--max-overtakes", "1"], ("--max-overtakes", "1", "--admission")),
+        (
+            ["replay", "--measured", "9,0,1", "--measured", "99,0,3", "--constants", "1,1,1"],
+            ("--constants and --measured", "allowed: one of"),
+        ),
+        (
+            ["replay", "--cost", "kimi-k3", "--constants", "1,1,1"],
+            ("--cost and --constants", "allowed: one of"),
+        ),
+        (["replay", "--measured", "1,2"], ("--measured", "'1,2'", "PROMPT,CACHED,SECONDS")),
+        (["replay", "--constants", "1e308,0,0"], ("--constants", "1e+308", "<= 1e+06")),
+        (["replay", "--fail", "1,x"], ("--fail", "'1,x'", "CLUSTER,AT_S")),
+        (["replay", "--decode-ms", "5"], ("--decode-ms", "5.0", "--decode-tokens")),
+        (["replay", "--load-factor", "2"], ("--load-factor", "2.0", "session-bounded")),
+        (["sweep", "--refresh-s", "2"], ("--refresh-s", "2.0", "least-loaded-stale")),
+        (["replay", "--warmup-s", "1e9"], ("--warmup-s", "1e+09", "arrivals")),
+        (["sweep", "--warmup-s", "1e9", "--jobs", "1"], ("--warmup-s", "1e+09", "arrivals")),
+        (["replay", "--until-s", "-1"], ("--until-s", "-1.0", "> 0")),
+        (["replay", "--horizon-s", "1e-9"], ("--horizon-s", "1e-09", "arrivals")),
+        (["replay", "--rate-per-s", "1e-308"], ("--rate-per-s", "1e-308", ">= 1e-06")),
+        (["replay", "--speed", "1e-308"], ("--speed", "1e-308", ">= 1e-06")),
+        (["replay", "--price", "1e308", "--json"], ("--price", "1e+308", "<= 1e+12")),
+        (["replay", "--checkpoints", "x"], ("--checkpoints", "checkpoints='x'", "junction")),
+    ],
+)
+def test_an_option_that_cannot_be_obeyed_is_named_with_what_is_allowed(args, words, capsys):
+    try:
+        code = main([*args, *HUBS])
+    except SystemExit as stop:
+        code = stop.code
+    captured = capsys.readouterr()
+    assert (code, captured.out, captured.err.count("\n")) == (2, "", 1)
+    for word in words:
+        assert word in captured.err
+
+
+@pytest.mark.parametrize("option", ["--rate-per-s", "--arrival-cv"])
+def test_a_trace_has_arrivals_of_its_own(trace, option, capsys):
+    assert main(["replay", str(trace), option, "2"]) == 2
+    assert f"argument {option}: 2.0" in capsys.readouterr().err
+
+
+def test_either_a_trace_or_a_generator_is_replayed(trace, capsys):
+    assert main(["replay", str(trace), *HUBS]) == 2
+    assert "only one of them" in capsys.readouterr().err
 
 
 def replayed(capsys, *args):

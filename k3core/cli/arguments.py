@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+MAX_TOKENS = 10**9  # of one measured prompt
+MAX_SECONDS = 1e6  # of one measured prefill
 MAX_SEED = 2**32 - 1  # fits every generator, also after the checks add to it
 
 
@@ -61,16 +67,45 @@ def list_of(convert: Any) -> Any:
 
 
 def pair(text: str) -> tuple[int, int]:
-    short, long = text.split(",")
-    return int(short), int(long)
+    """SHORT,LONG: two positive integers."""
+    with refusing(text, "two integers SHORT,LONG, each at least 1"):
+        short, long = (integer(part, 1) for part in text.split(","))
+    return short, long
 
 
 def triple(text: str) -> tuple[int, int, float]:
-    prompt, cached, seconds = text.split(",")
-    return int(prompt), int(cached), float(seconds)
+    """PROMPT,CACHED,SECONDS of a measurement."""
+    allowed = f"PROMPT,CACHED,SECONDS: tokens, fewer tokens, and a time of 0 to {MAX_SECONDS:g}"
+    with refusing(text, allowed):
+        prompt, cached, seconds = text.split(",")
+        values = integer(prompt, 1, MAX_TOKENS), integer(cached, 0, MAX_TOKENS), float(seconds)
+        if not (values[1] < values[0] and 0 < values[2] <= MAX_SECONDS):
+            raise ValueError
+    return values
 
 
 def failure(text: str) -> tuple[int, float, float]:
-    cluster, at_s, *returns = text.split(",")
-    (return_s,) = returns or ["inf"]
-    return int(cluster), float(at_s), float(return_s)
+    """CLUSTER,AT_S[,RETURN_S] of a failure."""
+    with refusing(text, "CLUSTER,AT_S or CLUSTER,AT_S,RETURN_S: its number, then seconds"):
+        cluster, at_s, *returns = text.split(",")
+        (return_s,) = returns or ["inf"]
+        return integer(cluster, 0), float(at_s), float(return_s)
+
+
+@contextmanager
+def refusing(text: str, allowed: str) -> Iterator[None]:
+    """Turn a failure to read ``text`` into a line that says what is allowed."""
+    try:
+        yield
+    except (ValueError, argparse.ArgumentTypeError):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} must be {allowed}") from None
+
+
+def writable(text: str) -> Path:
+    """A file that can be written, known before anything runs."""
+    path = Path(text)
+    with refusing(text, "a file in an existing folder that may be written"):
+        folder = path.parent
+        if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+            raise ValueError
+    return path

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from k3core.cli.arguments import (
+    count,
     failure,
+    integer,
     list_of,
     pair,
     positive,
     print_json,
     seed,
     triple,
+    writable,
 )
+from k3core.cli.fleet_conflicts import require_no_conflict
 
 
 def add_commands(commands: Any) -> None:
@@ -55,11 +60,11 @@ def add_commands(commands: Any) -> None:
         metavar="SHORT,LONG",
         help="weight held at once, with --admission (repeatable)",
     )
-    add("--seeds", type=list_of(int), default=[], metavar="S,S", help="seeds of the draws")
+    add("--seeds", type=list_of(seed), default=[], metavar="S,S", help="seeds of the draws")
     add("--ticks", choices=("raw", "spread"), default="raw", help="coarse timestamps (default raw)")
-    add("--jobs", type=int, default=-1, help="processes (default: one per core)")
+    add("--jobs", type=_jobs, help="processes, 1 to the number of cores (default: one per core)")
     add("--dask", metavar="ADDRESS", help="scheduler of a Dask cluster to run on instead")
-    add("--out", type=Path, metavar="FILE", help="write the table as .csv or .parquet")
+    add("--out", type=writable, metavar="FILE", help="write the table as .csv or .parquet")
     add("--quiet", action="store_true", help="no progress")
     sweep.set_defaults(run=_sweep)
 
@@ -107,9 +112,14 @@ _SCENARIO = (
 )
 
 
+def _jobs(text: str) -> int:
+    return -1 if text == "-1" else integer(text, 1, os.cpu_count() or 1)
+
+
 def _replay(args: argparse.Namespace) -> int:
     from k3core.studies import fleet
 
+    require_no_conflict(args)
     report = fleet.replay_trace(
         args.trace,
         clusters=args.clusters,
@@ -130,9 +140,12 @@ def _sweep(args: argparse.Namespace) -> int:
 
     if args.out is not None and args.out.suffix.lower() not in (".csv", ".parquet"):
         raise ValueError(f"--out {str(args.out)!r} must end in .csv or .parquet")
+    if args.dask is not None and args.jobs is not None:
+        raise ValueError(
+            f"argument --jobs: {args.jobs} has no effect here; allowed: without --dask"
+        )
+    require_no_conflict(args)
     base = fleet.Scenario(capacity_blocks=args.capacity_blocks, ticks=args.ticks, **_scenario(args))
-    if (args.trace is None) == (not base.generate):
-        raise ValueError("either a trace or --generate must be given")
     scenarios = fleet.grid(
         base, args.router, args.clusters, args.budgets, args.checkpoints, args.seeds
     )
@@ -143,7 +156,8 @@ def _sweep(args: argparse.Namespace) -> int:
             end = "\n" if done == total else ""
             print(f"\r{done} of {total} runs", end=end, file=sys.stderr, flush=True)
 
-    table = fleet.sweep(scenarios, trace, args.jobs, args.dask, progress).tables["runs"]
+    jobs = -1 if args.jobs is None else args.jobs
+    table = fleet.sweep(scenarios, trace, jobs, args.dask, progress).tables["runs"]
     if args.out is not None:
         fleet.write_table(table, args.out)
     if args.json:
@@ -185,7 +199,7 @@ def _add_fleet(parser: argparse.ArgumentParser) -> None:
         default=5859,
         help="prefix-cache blocks of 512 tokens per cluster (default: %(default)s)",
     )
-    add("--checkpoint-blocks", type=int, help="blocks that a checkpoint takes of them (default 0)")
+    add("--checkpoint-blocks", type=count, help="blocks that a checkpoint takes (default 0)")
     add("--load-factor", type=float, help="bound of session-bounded over the mean load")
     add("--refresh-s", type=float, help="age of the loads that least-loaded-stale sees")
     add("--balancing-threshold", type=float, help="mooncake fetches prefixes longer by this factor")
@@ -203,13 +217,13 @@ def _add_fleet(parser: argparse.ArgumentParser) -> None:
         metavar="PROMPT,CACHED,SECONDS",
         help="a measured time to first token; two or more calibrate the cost model",
     )
-    add("--decode-tokens", type=int, help="token budget of a cluster's decode stage")
+    add("--decode-tokens", type=count, help="token budget of a cluster's decode stage")
     add("--decode-ms", type=float, help="milliseconds per generated token")
     add("--admission", help="none, reject or queue")
     add("--admission-by", help="what a request weighs: class, total or uncached (tokens)")
     add("--lanes", help="a budget per class (separate) or one for both (shared)")
     add("--class-weights", type=pair, metavar="SHORT,LONG", help="weight of one request")
-    add("--max-overtakes", type=int, help="requests that may pass a waiting one of their class")
+    add("--max-overtakes", type=count, help="requests that may pass a waiting one of their class")
     add(
         "--fail",
         dest="failures",

@@ -90,6 +90,7 @@ def replay_trace(
     if path is not None:
         scenario = replace(scenario, trace=store_trace(trace_bytes(path)).key)
     workload = scenario.workload()
+    scenario.require_counted(workload)
     result = simulator.run(workload)
     spread = None
     if ticks == "both" and workload.tick_s > 0:

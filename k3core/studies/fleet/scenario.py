@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from k3core.errors import (
+    K3Error,
     require,
     require_choice,
     require_count,
@@ -17,6 +18,7 @@ from k3core.errors import (
     shown,
 )
 from k3core.fleet.budget import BudgetController
+from k3core.fleet.cache import retention
 from k3core.fleet.cost import PrefillCost, prefill_cost
 from k3core.fleet.decode_stage import DecodeStage
 from k3core.fleet.result import DEFAULT_SLO_S, FleetResult
@@ -30,6 +32,10 @@ ADMISSIONS = ("none", "reject", "queue")
 LANES = ("separate", "shared")
 TICKS = ("raw", "spread")
 DEFAULT_REQUESTS = 1800
+_MAX_RATE = 1e6  # requests per second, and how many times faster; 1 / it is the least
+_MAX_PRICE = 1e12
+_MAX_CONSTANT = 1e6  # seconds
+_MAX_MS = 1e9
 
 
 @dataclass(frozen=True)
@@ -115,10 +121,15 @@ class Scenario:
         require_count("class_threshold", self.class_threshold, 1)
         if self.num_sessions is not None:
             require_count("num_sessions", self.num_sessions, 1)
-        for name in ("rate_per_s", "arrival_cv", "speed", "slo_s"):
+        for name in ("rate_per_s", "speed"):
+            require_number(name, getattr(self, name), least=1 / _MAX_RATE, most=_MAX_RATE)
+        for name in ("arrival_cv", "slo_s"):
             require_number(name, getattr(self, name), above=0)
-        require_number("decode_ms", self.decode_ms, least=0)
-        require_number("price", self.price, least=0)
+        require_number("warmup_s", self.warmup_s, least=0)
+        require_number("until_s", self.until_s, above=self.warmup_s, infinite=True)
+        require_number("decode_ms", self.decode_ms, least=0, most=_MAX_MS)
+        require_number("price", self.price, least=0, most=_MAX_PRICE)
+        require_count("max_overtakes", self.max_overtakes)
         require_number("cached_price", self.cached_price, least=0, most=self.price)
         for name in ("weights", "measured", "failures"):
             require_type(name, getattr(self, name), tuple)
@@ -130,6 +141,12 @@ class Scenario:
             )
         for name in ("budgets", "class_weights"):
             require_counts(name, getattr(self, name), 1)
+        for value in self.constants:
+            require_number("constants", value, least=0, most=_MAX_CONSTANT)
+        try:
+            retention(self.checkpoints)
+        except K3Error as error:
+            raise K3Error(str(error).replace("rule=", "checkpoints=", 1)) from None
 
     @property
     def prefill(self) -> PrefillCost:
@@ -205,6 +222,28 @@ class Scenario:
             self.class_threshold,
             self.seed,
         )
+
+    def require_counted(self, workload: Workload) -> None:
+        """Refuse a window that no request arrives in.
+
+        Raises:
+            K3Error: nothing would be counted.
+        """
+        arrival_s, end_s = workload.arrival_s, min(self.until_s, self.horizon_s)
+        name = "horizon_s" if self.horizon_s < self.until_s else "until_s"
+        if self.warmup_s > arrival_s[-1]:
+            name = "warmup_s"
+        require(
+            bool(((arrival_s >= self.warmup_s) & (arrival_s <= end_s)).any()),
+            f"{name}={getattr(self, name):g} leaves no request to count; allowed: warmup_s, "
+            f"until_s and horizon_s around some of the arrivals, {arrival_s[0]:g} to "
+            f"{arrival_s[-1]:g} s",
+        )
+
+    @property
+    def has_window(self) -> bool:
+        """Whether some arrivals may not be counted."""
+        return self.warmup_s > 0 or min(self.until_s, self.horizon_s) < math.inf
 
     def run(self) -> FleetResult:
         """Serve the requests."""

@@ -96,7 +96,11 @@ def sweep(
     if trace is not None:  # a bad one is named here, not by a worker
         key = store_trace(trace).key
         scenarios = [replace(scenario, trace=key) for scenario in scenarios]
-    scenarios[0].workload()
+    seeds: set[int] = set()
+    for scenario in scenarios:
+        if not seeds or (scenario.has_window and scenario.seed not in seeds):
+            scenario.require_counted(scenario.workload())
+            seeds.add(scenario.seed)
     if dask is None:
         return _collect(scenarios, trace, progress, jobs)
     import joblib  # type: ignore[import-untyped]

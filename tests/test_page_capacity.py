@@ -15,34 +15,7 @@ from k3core.i18n import has_text
 from k3core.studies import capacity as studies
 from k3core.ui.planner import planned_of
 from k3core.ui.planner.paste import EXAMPLE_CONFIG
-
-PAGE = "pages/8_Capacity_Planner.py"
-
-
-def open_page(**query):
-    app = AppTest.from_file(f"../{PAGE}", default_timeout=60)
-    for key, value in query.items():
-        app.query_params[key] = value
-    return app.run()
-
-
-def texts(app):
-    kinds = (app.markdown, app.caption, app.subheader, app.info, app.warning, app.success)
-    return [element.value for kind in kinds for element in kind]
-
-
-def shown(app):
-    """Everything on the page that holds a number."""
-    assert not app.exception
-    assert not [text for text in texts(app) if "⟦" in text]
-    metrics = [(m.label, m.value, m.delta) for m in app.metric]
-    formulas = [m.value for m in app.get("latex")] if app.get("latex") else []
-    words = [m.value for m in app.markdown]
-    return metrics, formulas, words
-
-
-def values(app):
-    return [value for _, value, _ in shown(app)[0]]
+from tests.capacity_page import open_page, shown, texts, values
 
 
 @pytest.fixture(scope="module")
@@ -95,35 +68,6 @@ def test_longest_sequence_changes_what_the_engine_prints():
         shown(open_page(pool_rule="blocks", context_len=raw)) for raw in ("131072", "1048576")
     )
     assert one != other
-
-
-def test_one_pool_has_words_of_its_own():
-    words = " ".join(texts(open_page(pool_rule="blocks")))
-    assert "In one pool the demands add up to 116 requests" in words
-    for claim in ("lowest roof", "the knee", "both pools", "both roofs"):
-        assert claim not in words, claim
-    assert "The lowest roof decides" in " ".join(texts(open_page()))
-
-
-def test_longest_sequence_shows_in_the_metrics_of_two_pools():
-    deltas = [shown(open_page(context_len=raw))[0][1][2] for raw in ("131072", "1048576")]
-    assert deltas == ["longest: 1.96 GiB, 8 fit", "longest: 13.8 GiB, 1 fit"]
-
-
-@pytest.mark.parametrize(
-    ("query", "words"),
-    [
-        ({}, "chosen scheme adds 10.7 MiB per request; snapshots in 1 + k slots would add 408.9"),
-        (
-            {"draft_len": "2", "rollback_scheme": "snapshots-align"},
-            "chosen snapshots add 165.6 MiB per request; records would add 3.09 MiB (low-rank",
-        ),
-        ({"draft_len": "0"}, "7 of 9 schemes add nothing, the chosen one adds 0 B"),
-        ({"pool_rule": "blocks"}, "take 30 state blocks and 2 + k slots take 27, records take 6"),
-    ],
-)
-def test_rollback_is_worded_for_its_case(query, words):
-    assert words in " ".join(texts(open_page(**query)))
 
 
 def test_controls_of_the_other_pool_rule_are_not_offered():
@@ -281,27 +225,6 @@ def test_controls_of_a_scene_change_its_numbers(scene, key, raw):
         shown(open_page(capacity_scene=scene, **{key: raw}))[:2]
         != shown(open_page(capacity_scene=scene))[:2]
     )
-
-
-@pytest.mark.parametrize(
-    ("query", "words", "gain"),
-    [
-        ({}, "at 49 requests in flight it loses: 0.94x", "0.94x"),
-        ({"budget_gib": "8"}, "pays at 13 requests in flight: 1.18x", "1.18x"),
-        ({"budget_gib": "200"}, "was not measured", "-"),
-        ({"draft_len": "0"}, "Without drafts a step brings one token, and 51 requests", "-"),
-    ],
-)
-def test_drafts_are_judged_by_the_measured_curve(query, words, gain):
-    app = open_page(capacity_scene="drafts", **query)
-    assert words in " ".join(texts(app))
-    assert values(app)[1] == gain
-
-
-def test_a_moved_acceptance_is_no_longer_called_published():
-    for query, published in (({}, True), ({"acceptance_len": "3.85"}, False)):
-        label = shown(open_page(capacity_scene="drafts", **query))[0][0][0]
-        assert ("published" in label) == published
 
 
 def test_a_bad_value_in_the_link_is_noted():
@@ -492,3 +415,22 @@ def test_foreign_names_stand_as_code_and_do_not_fill_the_page():
     types = {"layer_types": ["<b>**x**</b>"] * 27}
     app = paste(json.dumps(json.loads(EXAMPLE_CONFIG) | types))
     assert app.error[0].value.count("`") == 2
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ({"pin": "tp=7"}, "Tensor parallel degree = `7`"),
+        ({"pin": "rollback_scheme=zzz"}, "= `zzz`, which is not offered"),
+        ({"pin": "zzz"}, "pins `zzz`"),
+        ({"pin": "tp="}, "= ``"),
+        ({"row": "Z999"}, "row `Z999`"),
+        ({"row": "Z999", "capacity_scene": "grid"}, "row `Z999`"),
+    ],
+)
+def test_what_a_link_names_and_is_not_there_is_noted(query, words):
+    app = open_page(**query)
+    assert not app.exception
+    assert any(words.lower() in note.value.lower() for note in app.warning)
+    known = open_page(**(query | ({"pin": "tp=4"} if "pin" in query else {"row": "1a"})))
+    assert not any("`" in note.value for note in known.warning)

@@ -130,11 +130,16 @@ SPECS: tuple[Control, ...] = (
 )
 
 
-def values_of(query: Mapping[str, str], strict: bool = False) -> dict[str, Any]:
+def values_of(
+    query: Mapping[str, str],
+    strict: bool = False,
+    complain: Callable[[str, str, Any], None] | None = None,
+) -> dict[str, Any]:
     """What the controls would say for a query: a pinned configuration, or a published row.
 
     Args:
         strict: raise ValueError where a control does not take its value, instead of its default.
+        complain: called with the key, its value and the default that takes its place.
     """
     values: dict[str, Any] = {}
     for spec in SPECS:
@@ -145,6 +150,8 @@ def values_of(query: Mapping[str, str], strict: bool = False) -> dict[str, Any]:
         except ValueError:
             if strict:
                 raise
+            if complain is not None:
+                complain(spec.key, str(raw), fallback)
             values[spec.key] = fallback
     return values
 

@@ -10,8 +10,12 @@ import streamlit as st
 from k3core.capacity.openings import GridOpening, PlanOpening, PrintedOpening
 from k3core.capacity.planner import Deployment
 from k3core.capacity.presets import MODELS, REPORTED
+from k3core.capacity.published import BY_CODE
 from k3core.capacity.records import Published
+from k3core.capacity.saved_plan import CUSTOM
 from k3core.ui.page import Page
+from k3core.ui.planner.controls import config_text
+from k3core.ui.url import quoted
 
 SCENE_OF = {PlanOpening: "plan", GridOpening: "grid", PrintedOpening: "printed"}
 
@@ -86,6 +90,15 @@ def row_query(record: Published) -> dict[str, str]:
     if opening.before is not None:
         query["pin"] = urlencode(query_of(opening.before))
     return query
+
+
+def say_what_a_link_lacks(page: Page) -> None:
+    """What a link names and does not bring: its sender's own model, a row that is not there."""
+    if st.query_params.get("model") == CUSTOM and not config_text():
+        st.info(page.t("paste.lacks"))
+    row = page.query.get("row")
+    if row is not None and row not in BY_CODE:
+        page.note(page.t("row.unknown", raw=quoted(row)))
 
 
 def open_with(page: Page, query: Mapping[str, str]) -> None:

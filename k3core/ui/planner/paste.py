@@ -169,12 +169,6 @@ def _plan_result(page: Page, saved: studies.SavedPlan) -> None:
         open_with(page, query_of(saved.deployment))
 
 
-def say_what_a_link_lacks(page: Page) -> None:
-    """A link to somebody's own model arrives without the model: say how to get it."""
-    if st.query_params.get("model") == studies.CUSTOM and not config_text():
-        st.info(page.t("paste.lacks"))
-
-
 def share_own_model(page: Page) -> None:
     """What a link does not carry: the reader's own model, and the file that does."""
     st.caption(page.t("paste.applied"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
@@ -21,13 +22,14 @@ from k3core.ui.page import Metric, Page
 from k3core.ui.planner.controls import config_text, is_split, values_of
 from k3core.ui.planner.published import row_banner
 from k3core.ui.tables import Wide
+from k3core.ui.url import quoted
 from k3core.units import bytes_text, count_text, percent_text
 
 
 def plan_scene(page: Page, v: SimpleNamespace) -> None:
     """The bill over the roofs, then what moves them."""
     r = page.study(studies.plan, config=config_of(v.model), **vars(v))
-    tables, second = dict(r.tables), pinned_study(page)
+    tables, second = dict(r.tables), pinned_study(page, v)
     if second is not None:
         tables |= {f"{name}_b": second.tables[name] for name in ("bill", "roofs", "point")}
     memory, cost = r.memory, r.cost
@@ -206,12 +208,21 @@ def config_of(model: str) -> str:
     return config_text() if model == studies.CUSTOM else ""
 
 
-def pinned_study(page: Page) -> Any:
+def pinned_study(page: Page, v: SimpleNamespace) -> Any:
     """The plan of configuration B, or None; one that cannot be planned says why."""
     pinned = page.query.get("pin", "")
     if not pinned:
         return None
-    values = values_of(dict(parse_qsl(pinned)))
+    query = dict(parse_qsl(pinned, keep_blank_values=True))
+    if not any(value or key in vars(v) for key, value in query.items()):
+        page.note(page.t("pin.unreadable", raw=quoted(pinned)))
+        return None
+
+    def complain(key: str, raw: str, fallback: Any) -> None:
+        name, value = page.t(f"control.{key}"), option_text(page, fallback)
+        page.note(page.t("pin.not_offered", name=name, raw=quoted(raw), value=value))
+
+    values = values_of(query, complain=complain)
     try:
         return studies.plan(config=config_of(values["model"]), **values)
     except ValueError as error:
@@ -231,7 +242,7 @@ def pin_row(page: Page, v: SimpleNamespace, r: Any, second: Any) -> None:
     if left.button(page.t("pin.remove"), icon=":material/close:", key="_unpin"):
         st.query_params.from_dict({k: x for k, x in page.query.items() if k != "pin"})
         st.rerun()
-    other = values_of(dict(parse_qsl(page.query["pin"])))
+    other = values_of(dict(parse_qsl(page.query["pin"], keep_blank_values=True)))
     names = [
         f"{page.t(f'control.{key}')} {option_text(page, value)}"
         for key, value in other.items()
@@ -288,7 +299,8 @@ def roof_sections(page: Page, r: Any) -> None:
             "tokens_alone": count_text(int(pool.mla_roof(r.mean_tokens))),
         }
     roofs = ", ".join(
-        page.t(f"roof.{roof.code}", count=count_text(roof.requests)) for roof in r.planned.roofs
+        page.t(f"roof.{roof.code}", count=count_text(math.floor(roof.requests)))
+        for roof in r.planned.roofs
     )
     page.section(
         "limits_blocks" if shares else "limits",

@@ -262,7 +262,7 @@ def test_any_numbers_in_known_lines_are_solved_without_a_crash(text, numbers):
 
 
 def test_colours_inside_of_lines_are_no_part_of_a_number():
-    for code in ("\x1b[1m", "\x1b[38;5;2m", "[1m"):
+    for code in ("\x1b[1m", "\x1b[38;5;2m", "[1m", "\ufffd[1m"):
         assert read_log(f"num_gpu_blocks: {code}1584\x1b[0m").get("num_blocks") == 1584
 
 

@@ -21,7 +21,7 @@ _MAX_TOKENS = 2**40
 _MAX_GIB = 2**20
 _MAX_BLOCK = 2**24
 _MAX_DRAFTS = 1024
-_COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\[\d+(?:;\d+)*m")
+_COLOURS = re.compile(r"[\x1b\u241b\ufffd]\[[0-?]*[ -/]*[@-~]|\[\d+(?:;\d+)*m")
 
 
 @dataclass(frozen=True)

@@ -265,3 +265,23 @@ def test_every_panel_can_be_drawn(ops, capacity, num_pushes):
         assert panel.to_dict()["layer"]
     main = figures.main_picture({**tables, "head": pd.DataFrame({"head": [1]})})
     assert main.to_dict()["layer"]
+
+
+@pytest.mark.parametrize("head", [0, 8, 12, 15])
+def test_the_main_picture_names_each_snapshot_on_one_side_of_the_head(head):
+    study = rings()
+    picture = figures.main_picture({**study.tables, "head": pd.DataFrame({"head": [head]})})
+    bars = picture.layer[0].data
+    assert sorted(bars[bars["named"]]["snapshot"]) == list(range(11))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_every_fold_of_the_main_picture_reaches_the_fold_line(pattern):
+    study = rings(pattern=pattern)
+    picture = figures.main_picture({**study.tables, "head": pd.DataFrame({"head": [15]})})
+    stack = picture.layer[1].data
+    history = stack[stack["kind"] == "history"]
+    narrow = history["right"] - history["left"] < 0.5
+    assert narrow.sum() == study.flush.num_folds > 0
+    assert (history[narrow]["rows"] >= study.flush.flush_min).all()
+    assert (history[~narrow]["rows"] < study.flush.flush_min).all()

@@ -160,7 +160,12 @@ def length_pictures(tables: Tables) -> dict[str, Chart]:
 
     def y(rows: pd.DataFrame) -> alt.Y:
         high = float(rows["bytes"].max())
-        return alt.Y("bytes:Q").axis(style.bytes_axis("parallel.axis.layer_bytes", high=high))
+        top = 2 ** math.ceil(math.log2(max(high, 1)) + 0.1)
+        return (
+            alt.Y("bytes:Q")
+            .scale(domain=[0, top], nice=False)
+            .axis(style.bytes_axis("parallel.axis.layer_bytes", high=high))
+        )
 
     base = style.labelled(alt.Chart(table), "kind")
     both = (

@@ -309,7 +309,7 @@ def test_the_same_parameters_give_the_same_tables():
         ({"cost": "x"}, "cost='x'"),
         ({"generate": "", "trace": "gone"}, "trace='gone'"),
         ({"budgets": (1, 2, 3)}, r"budgets=\(1, 2, 3\)"),
-        ({"warmup_s": -1.0}, "start=-1.0"),
+        ({"warmup_s": -1.0}, "warmup_s=-1.0"),
         ({"slo_s": None}, "slo_s=None"),
         ({"ticks": "even"}, "ticks='even'"),
     ],

@@ -149,7 +149,7 @@ def _log_result(page: Page, solved: Solved, inputs: Mapping[str, Any]) -> None:
             page.t(
                 "paste.contradiction",
                 codes=codes,
-                tp=inputs["tp"],
+                tp=solved.deployment.tp,
                 model=page.t(f"option.{inputs['model']}"),
             )
         )

@@ -83,11 +83,8 @@ def _lines(table: pd.DataFrame, y: alt.Y) -> alt.LayerChart:
         .legend(style.legend())
         .title(None)
     )
-    dash = (
-        alt.StrokeDash("router:N")
-        .scale(domain=routers, range=_DASHES[: len(routers)])
-        .legend(style.legend())
-        .title(None)
+    dash = (  # the legend shows the shapes: dashed outlines of them would be specks
+        alt.StrokeDash("router:N").scale(domain=routers, range=_DASHES[: len(routers)]).legend(None)
     )
     layers = []
     for which, width, size in (("!datum.chosen", 1.8, 75), ("datum.chosen", 4, 170)):

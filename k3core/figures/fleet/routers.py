@@ -206,7 +206,11 @@ def load_strip(tables: Tables) -> alt.LayerChart:
     """
     strip = tables["strip"]
     order = list(dict.fromkeys(strip["cluster"]))
-    y = alt.Y("cluster:N").sort(order).axis(title=None, ticks=False, domain=False)
+    y = (
+        alt.Y("cluster:N")
+        .sort(order)
+        .axis(title=None, ticks=False, domain=False, labelOverlap=len(order) > 12)
+    )
     x = (
         alt.X("minute:Q")
         .scale(nice=False, zero=True)
@@ -258,6 +262,6 @@ def load_strip(tables: Tables) -> alt.LayerChart:
         layer(*layers)
         .resolve_scale(opacity="independent")
         .properties(
-            height=120 + len(order) * (22 if len(order) <= 12 else 14), title="fleet.panel.strip"
+            height=140 + len(order) * (22 if len(order) <= 12 else 14), title="fleet.panel.strip"
         )
     )

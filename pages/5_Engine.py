@@ -126,6 +126,7 @@ page.section(
     ),
 )
 rejected = tables["by_draft"].set_index("draft_len")["rejected_tokens"]
+falls = ", ".join(str(k) for k in rejected.index[rejected.diff() < 0])
 page.section(
     "drafts",
     figures.draft_pictures(tables),
@@ -137,8 +138,7 @@ page.section(
     first=count_text(rejected.loc[1]),
     last=count_text(rejected.iloc[-1]),
     longest=rejected.index[-1],
-    worst=count_text(rejected.max()),
-    worst_k=rejected.idxmax(),
+    falls=page.t("drafts.falls", drafts=falls) if falls else "",
     measured=f"{run.tokens_per_step:.2f}",
     expected=f"{run.expected_tokens_per_step:.2f}",
 )

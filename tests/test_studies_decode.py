@@ -2,6 +2,7 @@
 
 import pytest
 
+from k3core.figures import decode as figures
 from k3core.studies.decode import INPUT_SCHEMES, consistency, rollback, snapshot_cost
 
 
@@ -87,3 +88,11 @@ def test_small_heads_make_snapshots_cheaper():
     by_dk = snapshot_cost(sweep_dv=4).tables["by_dk"].set_index("dk")
     assert by_dk.loc[4, "ratio"] == pytest.approx(16 / 17)
     assert by_dk.loc[4, "cheaper"] == "snapshots"
+
+
+def test_no_picture_groups_by_a_field_that_the_renderer_keeps_for_itself():
+    """Lines grouped by a field named ``count`` lose one of their lines."""
+    panels = figures.fig_snapshot_cost(snapshot_cost().tables)
+    assert '"field": "count"' not in "".join(
+        panel.to_json(indent=None) for panel in panels.values()
+    )

@@ -216,12 +216,12 @@ def fig_snapshot_cost(tables: Tables) -> dict[str, alt.Chart | alt.LayerChart]:
     dk = alt.X("dk:Q").scale(type="log", base=2).axis(title="decode.axis.dk_alone", format="d")
     ratio_axis = alt.Axis(title="decode.axis.ratio")
     flat = (
-        by_draft.transform_fold(["ratio", "byte_ratio"], as_=["count", "value"])
+        by_draft.transform_fold(["ratio", "byte_ratio"], as_=["unit", "value"])
         .mark_line(point=True)
         .encode(
             x,
             alt.Y("value:Q").scale(zero=True).axis(ratio_axis),
-            alt.Color("count:N")
+            alt.Color("unit:N")
             .scale(domain=["ratio", "byte_ratio"], range=[style.SNAPSHOT, style.KDA])
             .legend(_KIND_LEGEND)
             .title(None),

@@ -116,5 +116,7 @@ def test_a_range_has_a_line_for_each_router_and_a_thick_one_for_the_chosen():
     assert list(panels) == ["p95", "reuse", "goodput", "balance"]
     for chart in panels.values():
         lines = [layer for layer in layers(chart) if layer["mark"]["type"] == "line"]
-        thin, thick = (line["mark"]["strokeWidth"] for line in lines)
-        assert thick > 2 * thin
+        assert len(lines) == tables["range"]["router"].nunique()
+        assert len({tuple(line["mark"]["strokeDash"]) for line in lines}) == len(lines)
+        *thin, thick = sorted(line["mark"]["strokeWidth"] for line in lines)
+        assert thick > 2 * max(thin)

@@ -83,16 +83,17 @@ def _lines(table: pd.DataFrame, y: alt.Y) -> alt.LayerChart:
         .legend(style.legend())
         .title(None)
     )
-    dash = (  # the legend shows the shapes: dashed outlines of them would be specks
-        alt.StrokeDash("router:N").scale(domain=routers, range=_DASHES[: len(routers)]).legend(None)
-    )
-    layers = []
-    for which, width, size in (("!datum.chosen", 1.8, 75), ("datum.chosen", 4, 170)):
-        some = base.transform_filter(which)
-        layers += [
-            some.mark_line(color=style.NEUTRAL, strokeWidth=width).encode(x, y, dash),
-            some.mark_point(filled=True, color=style.NEUTRAL, size=size, opacity=1).encode(
-                x, y, shape, tooltip=tooltip
-            ),
-        ]
+    chosen = set(table.loc[table["chosen"], "router"])
+    layers = [
+        base.transform_filter(f"datum.router == '{router}'")
+        .mark_line(color=style.NEUTRAL, strokeWidth=4 if router in chosen else 1.8, strokeDash=dash)
+        .encode(x, y)
+        for router, dash in zip(routers, _DASHES, strict=False)
+    ]
+    layers += [
+        base.transform_filter(which)
+        .mark_point(filled=True, color=style.NEUTRAL, size=size, opacity=1)
+        .encode(x, y, shape, tooltip=tooltip)
+        for which, size in (("!datum.chosen", 75), ("datum.chosen", 170))
+    ]
     return layer(*layers)

@@ -119,3 +119,11 @@ def test_a_file_of_another_kind_is_refused_by_name(tmp_path, content, capsys):
 def test_no_results_yet_says_what_to_run(tmp_path, capsys):
     assert main(["bench-report", str(tmp_path)]) == 2
     assert "pytest tests/benchmarks" in capsys.readouterr().err
+
+
+def test_a_report_that_cannot_be_written_is_refused_by_its_option(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["bench-report", str(tmp_path), "--out", str(tmp_path / "no" / "table.md")])
+    error = capsys.readouterr().err
+    assert (stop.value.code, error.count("\n")) == (2, 1)
+    assert "--out" in error

@@ -205,12 +205,16 @@ HUBS = ["--generate", "hubs", "--num-requests", "30"]
         (["replay", "--rate-per-s", "1e-308"], ("--rate-per-s", "1e-308", ">= 1e-06")),
         (["replay", "--speed", "1e-308"], ("--speed", "1e-308", ">= 1e-06")),
         (["replay", "--price", "1e308", "--json"], ("--price", "1e+308", "<= 1e+12")),
+        (["replay", "--vnodes", "1000000"], ("--vnodes", "vnodes=1000000", "4194304")),
+        (["replay", "--generate", "x"], ("--generate", "'x'", "sessions, hubs, lognormal")),
+        (["replay", "--num-requests", "9999999"], ("--num-requests", "9999999", "<= 1000000")),
+        (["replay", "--fail", "99,1"], ("--fail", "cluster=99", "<= 7")),
         (["replay", "--checkpoints", "x"], ("--checkpoints", "checkpoints='x'", "junction")),
     ],
 )
 def test_an_option_that_cannot_be_obeyed_is_named_with_what_is_allowed(args, words, capsys):
     try:
-        code = main([*args, *HUBS])
+        code = main([args[0], *HUBS, *args[1:]])
     except SystemExit as stop:
         code = stop.code
     captured = capsys.readouterr()

@@ -16,14 +16,19 @@ MAX_SECONDS = 1e6  # of one measured prefill
 MAX_SEED = 2**32 - 1  # fits every generator, also after the checks add to it
 
 
-_OPTIONS = {"num_clusters": "clusters", "rule": "checkpoints", "draft_len": "drafts"}
+_OPTIONS = {
+    "num_clusters": "clusters",
+    "rule": "checkpoints",
+    "draft_len": "drafts",
+    "generator": "generate",
+}
 _DESTINATIONS = {"failures": "fail"}
 _POSITIONAL = ("command", "run", "trace", "results")
 
 
 def option_text(message: str, args: argparse.Namespace) -> str:
     """``message`` of a study, behind the option that it speaks of when it begins with one."""
-    match = re.match(r"(\w+)=", message)
+    match = re.match(r"(\w+)[=:]", message)
     name = _OPTIONS.get(match[1], match[1]) if match else ""
     if name not in vars(args) or name in _POSITIONAL:
         return message

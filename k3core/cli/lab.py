@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from k3core.cli.arguments import positive, print_json, seed
+from k3core.cli.arguments import positive, print_json, seed, writable
 
 _FAULTS = (  # the names of page 9 in codes; typed here, for the checks need a second to import
     "inject a fault: healthy (default), undecayed_delta, gate_multiplier, beta_bf16_replay, "
@@ -34,7 +34,7 @@ def add_commands(commands: Any) -> None:
     bench.add_argument(
         "results", type=Path, nargs="?", help="results file or folder (default: .benchmarks)"
     )
-    bench.add_argument("--out", type=Path, metavar="FILE", help="write here instead of printing")
+    bench.add_argument("--out", type=writable, metavar="FILE", help="write here, print the path")
     bench.set_defaults(run=_bench_report)
 
     export = commands.add_parser("export", help="draw the 14 figures as PNG and SVG")

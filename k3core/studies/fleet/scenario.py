@@ -32,6 +32,8 @@ ADMISSIONS = ("none", "reject", "queue")
 LANES = ("separate", "shared")
 TICKS = ("raw", "spread")
 DEFAULT_REQUESTS = 1800
+_MAX_REQUESTS = 1_000_000  # generated: some 100 blocks each stand in memory
+_MAX_POINTS = 1 << 22  # of the ring, all clusters
 _MAX_RATE = 1e6  # requests per second, and how many times faster; 1 / it is the least
 _MAX_PRICE = 1e12
 _MAX_CONSTANT = 1e6  # seconds
@@ -116,8 +118,11 @@ class Scenario:
         require_choice("ticks", self.ticks, TICKS)
         for name in ("generate", "trace", "checkpoints", "cost"):
             require_type(name, getattr(self, name), str)
-        for name in ("num_requests", "decode_tokens", "seed"):
+        for name in ("decode_tokens", "seed"):
             require_count(name, getattr(self, name))
+        require_count(
+            "num_requests", self.num_requests, 0, _MAX_REQUESTS if self.generate else None
+        )
         require_count("class_threshold", self.class_threshold, 1)
         if self.num_sessions is not None:
             require_count("num_sessions", self.num_sessions, 1)
@@ -177,7 +182,7 @@ class Scenario:
         Raises:
             K3Error: a value out of range.
         """
-        return FleetSimulator(
+        fleet = FleetSimulator(
             self.clusters,
             router=self.router,
             capacity_blocks=self.capacity_blocks,
@@ -202,6 +207,12 @@ class Scenario:
             horizon_s=self.horizon_s,
             seed=self.seed,
         )
+        require(
+            sum(fleet.points) <= _MAX_POINTS,
+            f"vnodes={self.vnodes} gives {sum(fleet.points)} points to {self.clusters} clusters; "
+            f"allowed: {_MAX_POINTS} points in all",
+        )
+        return fleet
 
     def workload(self) -> Workload:
         """The requests: generated, or those of a stored trace.

@@ -159,7 +159,11 @@ def ladder_rows(
         K3Error: a bad range, more than 200,000 lengths, or a ladder that runs for minutes.
     """
     unit = granularity.match_unit
-    require_count("block in tokens", granularity.physical_block_tokens, 1, MAX_LADDER_LEN)
+    require(
+        granularity.physical_block_tokens <= MAX_LADDER_LEN,
+        f"the block of the model is {granularity.physical_block_tokens} tokens; allowed: <= "
+        f"{MAX_LADDER_LEN} (a smaller quantum, context_parallel or drafts)",
+    )
     for name, value in (("first", first), ("last", last)):
         require_count(name, value, 0, MAX_LADDER_LEN)
     require_count("step", step, 1, MAX_LADDER_LEN)

@@ -234,8 +234,9 @@ def test_goodput_stands_beside_the_refused(page):
     for slo in ("1", "60"):
         page.query_params["fleet_slo"] = slo
         delta = drawn(page).metric[2].delta
-        assert delta.endswith(f"% in {slo} s")
-        shares.append(float(delta.split(" %")[0]))
+        words, share = delta.removesuffix("\u00a0%").split(": ")
+        assert words.endswith(f" in {slo} s")
+        shares.append(float(share))
     assert shares[0] < shares[1]
 
 

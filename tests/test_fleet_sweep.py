@@ -198,6 +198,7 @@ HUBS = ["--generate", "hubs", "--num-requests", "30"]
         (["replay", "--decode-ms", "5"], ("--decode-ms", "5.0", "--decode-tokens")),
         (["replay", "--load-factor", "2"], ("--load-factor", "2.0", "session-bounded")),
         (["sweep", "--refresh-s", "2"], ("--refresh-s", "2.0", "least-loaded-stale")),
+        (["replay", "--ticks", "spread"], ("--ticks", "spread", "with a trace")),
         (["replay", "--warmup-s", "1e9"], ("--warmup-s", "1e+09", "arrivals")),
         (["sweep", "--warmup-s", "1e9", "--jobs", "1"], ("--warmup-s", "1e+09", "arrivals")),
         (["replay", "--until-s", "-1"], ("--until-s", "-1.0", "> 0")),

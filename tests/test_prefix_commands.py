@@ -115,7 +115,7 @@ def test_the_ladder_as_text_names_the_granularity(capsys):
         (("--block", "1", "--last", "200000"), "allowed: 10000000"),
         (("--model", "kimi-k3", "--quantum", "9" * 25), "<= 2097152"),
         (("--groups", "65"), "--groups: groups=65"),
-        (("--tp", "7"), "--tp 7 describes the deployment of a model"),
+        (("--tp", "7"), "--tp 7 has no effect here; allowed: with --model"),
         (("--mla-dtype", "float8"), "--mla-dtype float8"),
         (("--state-dtype", "float32"), "--state-dtype float32"),
         (("--drafts", "0"), "--drafts 0"),

@@ -32,6 +32,8 @@ def require_no_conflict(args: argparse.Namespace) -> None:
     if args.generate is None:
         for name in _given(_OF_GENERATED, given):
             _refuse(args, name, "with --generate; a trace has arrivals of its own (--speed)")
+    elif args.ticks == "spread":
+        _refuse(args, "ticks", "with a trace; generated arrivals have no ticks")
     costs = _given(_OF_COST, given)
     require(
         len(costs) <= 1,

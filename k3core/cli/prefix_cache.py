@@ -57,7 +57,7 @@ def _ladder(args: argparse.Namespace) -> int:
             for name in _OF_MODEL
             if getattr(args, name) is not None
         )
-        + " describes the deployment of a model; allowed: with --model",
+        + " has no effect here; allowed: with --model",
     )
     granularity = study.ladder_granularity(
         args.block,

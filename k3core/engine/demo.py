@@ -13,7 +13,7 @@ from k3core.errors import require, require_count
 from k3core.model import HybridModel, ModelConfig
 
 MAX_PROMPT_LEN = 32_768
-"""Tokens of a prompt: attention of the toy is quadratic, this many take minutes."""
+"""Tokens of a prompt: attention is quadratic, so this many take about a minute."""
 MAX_NEW_TOKENS = 4096
 MAX_DRAFT_LEN = 64
 MAX_RUN_BYTES = 2**30

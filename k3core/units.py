@@ -22,8 +22,8 @@ def count_text(value: float) -> str:
 
 
 def percent_text(share: float, digits: int = 1) -> str:
-    """``0.366`` -> ``"36.6 %"``; the space does not break."""
-    return f"{share * 100:.{digits}f}\u00a0%"
+    """``0.366`` -> ``"36.6 %"``."""
+    return f"{share * 100:.{digits}f} %"
 
 
 def seconds_text(seconds: float) -> str:

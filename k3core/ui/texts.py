@@ -22,12 +22,15 @@ class Texts(NamedTuple):
     lang: str
 
     def t(self, key: str, **values: object) -> str:
-        """Text ``<slug>.<key>``, or ``common.<key>`` when the page has none of its own."""
+        """Text ``<slug>.<key>``, or ``common.<key>`` when the page has none of its own.
+
+        A percent sign stays on the line of its number.
+        """
         own = f"{self.slug}.{key}"
         key = own if i18n.has_text(own, self.lang) else f"common.{key}"
         if not i18n.has_text(key, self.lang):
             key = own
-        return i18n.t(key, self.lang, **values)
+        return i18n.t(key, self.lang, **values).replace(" %", "\u00a0%")
 
     def has_own(self, key: str) -> bool:
         """Whether ``<slug>.<key>`` is in the catalogue."""

@@ -20,6 +20,7 @@ Source of the form: Kimi-Linear report (arXiv:2510.26692), flash-linear-attentio
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -47,16 +48,19 @@ class Workspace:
         self._held: dict[str, Tensor] = {}
 
     def take(self, name: str, like: Tensor, *shape: int) -> Tensor | None:
-        """A tensor to be written by ``out=``; None with gradients."""
-        return self.zeros(name, like, *shape) if self.reused else None
+        """A tensor to be written whole by ``out=``; None with gradients."""
+        return self._hold(name, like.new_empty, shape) if self.reused else None
 
     def zeros(self, name: str, like: Tensor, *shape: int) -> Tensor:
         """A tensor that is zero wherever this name has never been written."""
-        if not self.reused:
-            return like.new_zeros(shape)
+        return self._hold(name, like.new_zeros, shape) if self.reused else like.new_zeros(shape)
+
+    def _hold(
+        self, name: str, make: Callable[[tuple[int, ...]], Tensor], shape: tuple[int, ...]
+    ) -> Tensor:
         held = self._held.get(name)
         if held is None or held.shape[1:] != shape[1:] or held.shape[0] < shape[0]:
-            held = self._held[name] = like.new_zeros(shape)
+            held = self._held[name] = make(shape)
         return held[: shape[0]]
 
 
@@ -212,11 +216,22 @@ def _prepare(
         )
         left = _scale_half(halves, 1, totals[:, 0], room)
         right = _scale_half(earlier, 0, totals[:, 1], room)
-        total = totals[:, 0] * totals[:, 1]
+        total = torch.mul(
+            totals[:, 0],
+            totals[:, 1],
+            out=room.take(f"total{size}", key, num * num_joins, 1, dk),
+        )
         size *= 2
 
     strength = strength.reshape(num, length)
-    inverse = _inverse(among_keys * strength.unsqueeze(2)) * strength.unsqueeze(1)
+    lower = torch.mul(
+        among_keys, strength.unsqueeze(2), out=room.take("lower", key, num, length, length)
+    )
+    inverse = torch.mul(
+        _inverse(lower, room),
+        strength.unsqueeze(1),
+        out=room.take("inverse", key, num, length, length),
+    )
     return Chunks(
         left.reshape(*lead, 2 * length, dk),
         right.reshape(*lead, length, dk).transpose(2, 3),
@@ -226,7 +241,7 @@ def _prepare(
     )
 
 
-def _inverse(lower: Tensor) -> Tensor:
+def _inverse(lower: Tensor, room: Workspace) -> Tensor:
     """``(I + lower)^-1`` of strictly lower triangular (M, C, C) matrices.
 
     Diagonal blocks of `SOLVED_LEN` by substitution, then joined: the block under the diagonal of
@@ -241,7 +256,7 @@ def _inverse(lower: Tensor) -> Tensor:
     while size < length:
         under = _diagonal_blocks(lower, 2 * size)[:, :, size:, :size].reshape(-1, size, size)
         first, second = solved.reshape(-1, 2, size, size).unbind(1)
-        joined = lower.new_zeros(first.shape[0], 2, size, 2, size)
+        joined = room.zeros(f"joined{size}", lower, first.shape[0], 2, size, 2, size)
         joined[:, 0, :, 0] = first
         joined[:, 1, :, 1] = second
         joined[:, 1, :, 0] = -torch.bmm(second, torch.bmm(under, first))

@@ -54,9 +54,9 @@ class _EveryThirdWrong:
         )
 
 
-def _small_model(case: Case) -> Any:
+def _small_model(case: Case, num_heads: int = 2) -> Any:
     config = case.subject.model.ModelConfig(
-        num_layers=2, kda_per_mla=1, hidden_size=24, num_heads=2, dk=8, dv=6, gate_rank=8,
+        num_layers=2, kda_per_mla=1, hidden_size=24, num_heads=num_heads, dk=8, dv=6, gate_rank=8,
         kv_latent=12, rope_width=4, nope_width=8, value_width=8, mlp_size=32, vocab_size=61,
         dtype=case.dtype, seed=case.seed,
     )  # fmt: skip
@@ -144,13 +144,13 @@ def checkpoint_matches_oracle(case: Case) -> float:
 
 @check(PAGE, ACCOUNTING)
 def pages_survive_eviction(case: Case) -> Reading:
-    """Six prompts through a pool that holds about two: no page is lost, none leaks."""
+    """Four prompts through a pool that holds about two: no page is lost, none leaks."""
     model = _small_model(case)
     serving = case.subject.engine.Engine(
         model, 40, block_tokens=BLOCK_TOKENS, chunk_tokens=BLOCK_TOKENS, poison=True
     )
     rng = np.random.default_rng(case.seed)
-    for _ in range(6):
+    for _ in range(4):
         serving.generate(rng.integers(model.config.vocab_size, size=PROMPT_LEN).tolist(), 1)
         serving.check()
     stats = serving.pool.stats()
@@ -175,7 +175,7 @@ class LongPrompts(NamedTuple):
 
 
 def _long_prompts(case: Case) -> LongPrompts:
-    model = _small_model(case)
+    model = _small_model(case, num_heads=1)
     serving = case.subject.engine.Engine(model, 40, block_tokens=LONG_BLOCK)
     rng = np.random.default_rng(case.seed)
     first = tuple(rng.integers(model.config.vocab_size, size=LONG_LEN).tolist())

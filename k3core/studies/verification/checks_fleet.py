@@ -32,7 +32,7 @@ from k3core.studies.verification.check import (
 
 FLEET, CAPACITY = "fleet", "capacity"
 NUM_CLUSTERS, VNODES = 8, 160
-NUM_SESSIONS = 4000
+NUM_SESSIONS = 2000
 MAX_SIGMA = 5.0  # of 16 near-normal numbers, one in 100,000 seeds goes beyond by chance
 
 

@@ -215,7 +215,7 @@ def decode_loop_matches_oracle(case: Case) -> float:
     same state. The oracle sees the accepted tokens only.
     """
     kda, decode = case.subject.kda, case.subject.decode
-    accepted_per_step = (3, 1, WINDOW_LEN, 2)
+    accepted_per_step = (3, WINDOW_LEN, 1)
     num_steps = len(accepted_per_step)
     rows = conv_rows(num_steps * WINDOW_LEN, case.seed, case.torch_dtype)
     weight = conv_weight(case.seed, case.torch_dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from k3core.errors import require, require_count
+from k3core.errors import K3Error, require, require_count
 
 __all__ = [
     "compute_dtype",
@@ -33,10 +33,11 @@ def wants_gradient(*tensors: Tensor | None) -> bool:
 
 def require_float(name: str, x: object) -> None:
     """Raise K3Error unless `x` is a tensor of a float format that torch computes in."""
-    require(isinstance(x, Tensor), f"{name}={type(x).__name__} must be a tensor")
-    if isinstance(x, Tensor):
+    if not isinstance(x, Tensor):
+        raise K3Error(f"{name}={type(x).__name__} must be a tensor")
+    if x.dtype not in FLOATS:
         allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in FLOATS)
-        require(x.dtype in FLOATS, f"{name} has dtype {x.dtype}; allowed: {allowed}")
+        raise K3Error(f"{name} has dtype {x.dtype}; allowed: {allowed}")
 
 
 def require_not_empty(name: str, x: Tensor, *axes: int) -> None:

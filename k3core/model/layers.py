@@ -37,7 +37,7 @@ def linear_by_row(x: Tensor, weight: Tensor) -> Tensor:
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-5) -> Tensor:
     """Scale the last axis of ``x`` to unit mean square, then by ``weight``."""
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+    return functional.rms_norm(x, weight.shape, weight, eps)
 
 
 class Weights:

@@ -46,7 +46,7 @@ from k3core.studies.verification.inputs import (
 PAGE = "decode"
 NUM_TOKENS = 13
 PRODUCTION_DK = 128
-LONG_LEN = 77  # one whole chunk of 64 and a piece
+LONG_LEN = 67  # one whole chunk of 64 and a piece
 FP64, FP32 = 1e-12, 1e-5
 
 

@@ -36,7 +36,7 @@ class KeySweep:
         return float(self.tables["keys"]["error"].iloc[-1])
 
 
-def key_sweep(seed: int = 0, num_tokens: int = 33) -> KeySweep:
+def key_sweep(seed: int = 0, num_tokens: int = 17) -> KeySweep:
     """Run the faulty recurrence on keys from independent to one key repeated, K = 128, fp64.
 
     Raises:

@@ -6,7 +6,6 @@ a figure is drawn, so listing the gallery loads neither torch nor altair.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -15,8 +14,6 @@ from typing import Any, NamedTuple
 from k3core.errors import require
 from k3core.i18n import languages
 
-PANEL_WIDTH = 420
-TITLE_LENGTH = 52  # characters that fit above a panel
 PNG_SCALE = 2.0
 
 
@@ -82,28 +79,11 @@ def figure_spec(name: str, lang: str = "en") -> dict[str, Any]:
         K3Error: the gallery has no such figure, or the language has no texts.
     """
     _check(name, lang)
-    import altair as alt
-
-    from k3core.figures.style import dress
+    from k3core.figures.sheet import sheet
 
     figure = GALLERY[name]
-    panels = figure.panels(figure.run()).values()
-    chart = alt.concat(*(panel.properties(width=PANEL_WIDTH) for panel in panels), columns=2)
-    chart = chart.properties(title=alt.TitleParams(f"common.figure.{name}", fontSize=18, dy=-8))
-    chart = chart.resolve_scale(
-        color="independent",
-        shape="independent",
-        size="independent",
-        stroke="independent",
-        strokeDash="independent",
-        opacity="independent",
-    )
-    dressed = dress(chart, figure.subsystem, lang).configure_view(stroke=None)
-    with alt.data_transformers.enable("default", max_rows=None):
-        spec: dict[str, Any] = dressed.to_dict()
-    for panel in spec["concat"]:
-        panel["title"] = textwrap.wrap(panel["title"], TITLE_LENGTH)
-    return spec
+    panels = figure.panels(figure.run())
+    return sheet(panels, f"common.figure.{name}", figure.subsystem, lang)
 
 
 def export(out_dir: Path, lang: str = "en", names: tuple[str, ...] = ()) -> list[Path]:

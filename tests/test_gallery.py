@@ -6,7 +6,8 @@ import sys
 import altair as alt
 import pytest
 
-from k3core.gallery import GALLERY, TITLE_LENGTH, export, figure_spec
+from k3core.figures.sheet import TITLE_LENGTH
+from k3core.gallery import GALLERY, export, figure_spec
 
 NAMES = [
     "fig_replay_principle",
